@@ -1,0 +1,144 @@
+"""Time the exact cosine transforms against each other and say from which length each is fastest: `make bench`.
+
+Two experiments, both interleaved so that drift hits every candidate alike; the median counts, only ratios are claimed.
+
+- axis: one transform pair (forward and inverse) along one axis of about a million numbers, first of two axes and last,
+  forward only and with backward. This decides `fheat.ops.crossovers`.
+- gate: the whole operator on every grid of the two networks, by each algorithm and by `auto`.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fheat import FractionalHeat
+from fheat.ops import dct, idct
+from record import machine
+
+METHODS = ("product", "split", "fft")
+LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+GRIDS = {
+    "fheat_seg enc1/dec1": (24, (28, 28, 20)),
+    "fheat_seg enc2/dec2": (48, (14, 14, 10)),
+    "fheat_seg enc3/dec3": (60, (8, 8, 6)),
+    "fheat_seg enc4/dec4": (96, (4, 4, 3)),
+    "fheat_seg_l enc3/dec3": (96, (28, 28, 20)),
+    "fheat_seg_l enc4/dec4": (150, (14, 14, 10)),
+    "fheat_seg_l bottom": (198, (8, 8, 6)),
+}
+ELEMENTS = 2**20
+
+
+def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
+    """Return the median milliseconds of each candidate, measured in turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(rounds + 2):
+        for name, run in candidates.items():
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 2:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
+
+
+def axis_times(length: int, last: bool, rounds: int, device: str) -> dict[str, dict[str, float]]:
+    other = max(1, ELEMENTS // length // 16)
+    shape = (16, other, length) if last else (16, length, other)
+    x = torch.randn(shape, device=device)
+
+    def along(method: str, x: Tensor) -> Tensor:
+        if last:
+            return idct(dct(x, dims=1, transform=method), dims=1, transform=method)  # type: ignore[arg-type]
+        # The last of the two axes has length `other`; only the first is transformed, as in a 3D transform.
+        from fheat.ops.dct import _AXIS
+
+        return _AXIS[method, True](_AXIS[method, False](x, -2), -2)  # type: ignore[index]
+
+    def backward(method: str) -> None:
+        leaf = x.clone().requires_grad_()
+        along(method, leaf).sum().backward()
+
+    methods = [method for method in METHODS if method == "product" or length > 1]
+    with torch.no_grad():
+        forward = interleaved({m: (lambda m=m: along(m, x)) for m in methods}, rounds, device)
+    both = interleaved({m: (lambda m=m: backward(m)) for m in methods}, rounds, device)
+    return {"forward": forward, "with_backward": both}
+
+
+def gate_times(channels: int, grid: tuple[int, ...], rounds: int, device: str) -> dict[str, dict[str, float]]:
+    x = torch.randn(1, channels, *grid, device=device)
+    gates = {m: FractionalHeat(transform=m).to(device) for m in (*METHODS, "auto")}  # type: ignore[arg-type]
+
+    def backward(gate: FractionalHeat) -> None:
+        gate(x.clone().requires_grad_()).sum().backward()
+
+    with torch.no_grad():
+        forward = interleaved({m: (lambda g=g: g(x)) for m, g in gates.items()}, rounds, device)
+    both = interleaved({m: (lambda g=g: backward(g)) for m, g in gates.items()}, rounds, device)
+    return {"forward": forward, "with_backward": both}
+
+
+def crossover(table: dict[str, dict[str, dict[str, dict[str, float]]]], method: str, rivals: tuple[str, ...]) -> int:
+    """Smallest measured length from which `method` beats `rivals` at every longer one, summed over all four cases."""
+    best = 10**9
+    for length in sorted(map(int, table), reverse=True):
+        total = {m: sum(c[p][m] for c in table[str(length)].values() for p in c) for m in (method, *rivals)}
+        if any(total[method] >= total[rival] for rival in rivals):
+            break
+        best = length
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/transforms-DEVICE.json)")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    axis = {}
+    for length in LENGTHS:
+        axis[str(length)] = {
+            "last": axis_times(length, True, options.rounds, options.device),
+            "inner": axis_times(length, False, options.rounds, options.device),
+        }
+        cases = axis[str(length)]
+        total = {m: sum(c[p][m] for c in cases.values() for p in c) for m in METHODS}
+        print(f"axis {length:>5}: " + "  ".join(f"{m} {t:8.2f} ms" for m, t in total.items()), flush=True)
+    gates = {}
+    for name, (channels, grid) in GRIDS.items():
+        gates[name] = gate_times(channels, grid, 2 * options.rounds, options.device)
+        ratio = {m: t / gates[name]["forward"]["product"] for m, t in gates[name]["forward"].items()}
+        print(
+            f"gate {name:<22} forward, product = 1: " + "  ".join(f"{m} {r:.2f}" for m, r in ratio.items()),
+            flush=True,
+        )
+    found = {
+        "split_from": crossover(axis, "split", ("product",)),
+        "fft_from": crossover(axis, "fft", ("product", "split")),
+    }
+    print(f"crossovers on {options.device}: {found}")
+    result = {
+        "command": f"python benchmarks/transforms.py --device {options.device}",
+        "unit": "milliseconds, median of interleaved runs",
+        "seed": 0,
+        "machine": machine(options.device),
+        "crossovers": found,
+        "axis": axis,
+        "gate": gates,
+    }
+    path = options.out or Path(__file__).parent / "results" / f"transforms-{options.device}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""fheat: networks that learn how much global spectral mixing each layer needs, and drop the rest exactly.
+
+The public names below are imported on first use, so that `import fheat` itself costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fheat.allocation.cost import cost as cost
+    from fheat.allocation.merge import compose as compose
+    from fheat.allocation.merge import merge as merge
+    from fheat.allocation.retire import retire as retire
+    from fheat.allocation.table import allocation as allocation
+    from fheat.errors import BadInput as BadInput
+    from fheat.models.card import Card as Card
+    from fheat.models.folder import load as load
+    from fheat.models.folder import save as save
+    from fheat.models.registry import create_model as create_model
+    from fheat.models.registry import list_models as list_models
+    from fheat.models.registry import register_model as register_model
+    from fheat.ops.heat import FractionalHeat as FractionalHeat
+
+_HOME = {
+    "BadInput": "fheat.errors",
+    "Card": "fheat.models.card",
+    "FractionalHeat": "fheat.ops.heat",
+    "allocation": "fheat.allocation.table",
+    "compose": "fheat.allocation.merge",
+    "cost": "fheat.allocation.cost",
+    "create_model": "fheat.models.registry",
+    "list_models": "fheat.models.registry",
+    "load": "fheat.models.folder",
+    "merge": "fheat.allocation.merge",
+    "register_model": "fheat.models.registry",
+    "retire": "fheat.allocation.retire",
+    "save": "fheat.models.folder",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fheat' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

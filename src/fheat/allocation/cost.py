@@ -1,0 +1,101 @@
+"""What a network costs, with the transforms of its gates counted apart from everything else."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fheat.allocation.counter import COUNTER, count_macs, parameters
+from fheat.allocation.sites import Visit, input_shape, visits, weightless
+from fheat.ops.dct import Transform, axis_macs, transform_for
+from fheat.ops.gates import gates_of
+from fheat.ops.heat import FractionalHeat
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters and multiply-adds of one forward pass.
+
+    `macs` = `transform` + `rest`; `transform` covers the cosine transforms of **open** gates, forward and inverse, by
+    the algorithms named in `transforms`; closed gates count nothing, as after `fheat.retire`.
+    """
+
+    parameters: int
+    macs: int
+    transform: int
+    rest: int
+    sites: dict[str, int]
+    transforms: tuple[str, ...]
+    shape: tuple[int, ...]
+    counter: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        by = f" by {'/'.join(self.transforms)}" if self.transforms else ""
+        return (
+            f"{self.parameters:,} parameters, {giga(self.macs)} G multiply-adds on {'x'.join(map(str, self.shape))}: "
+            f"{giga(self.transform)} G in transforms{by}, {giga(self.rest)} G in the rest. Counter: {self.counter}."
+        )
+
+
+def cost(model: nn.Module, shape: Sequence[int] | None = None, *, transform: Transform | None = None) -> Cost:
+    """Count the parameters and multiply-adds of any network that contains gates (or none).
+
+    Args:
+        model: the network; it is not changed and nothing is computed.
+        shape: input shape (N, C, *grid); our networks default to one patch.
+        transform: algorithm to count the open gates with, instead of each gate's own (`product`, `split`, `fft`).
+    """
+    full = input_shape(model, shape)
+    if full is None:
+        raise ValueError(f"shape is needed: {type(model).__name__} does not say its in_channels and patch_size")
+    gates = gates_of(model)
+    seen = visits(model, full)
+    sites = {site: gate_macs(gate, seen[site], transform) for site, gate in gates.items()}
+    used = {
+        transform_for(length, _device_type(gate), transform or gate.transform)
+        for site, gate in gates.items()
+        if not gate.closed
+        for visit in seen[site]
+        for length in visit.grid
+        if length > 1
+    }
+    rest = _macs_without_gates(model, full)
+    total = sum(sites.values())
+    return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), full, COUNTER)
+
+
+def gate_macs(gate: FractionalHeat, calls: Sequence[Visit], transform: Transform | None = None) -> int:
+    """Multiply-adds of a gate's transform pairs: 2 C HWZ (H + W + Z) per call by plain products, 0 when closed."""
+    if gate.closed:
+        return 0
+    return round(sum(_pair_macs(visit, _device_type(gate), transform or gate.transform) for visit in calls))
+
+
+def giga(macs: int) -> str:
+    """Format as the literature prints it: three decimals below ten, two above."""
+    return f"{macs / 1e9:.3f}" if macs < 10e9 else f"{macs / 1e9:.2f}"
+
+
+def _pair_macs(visit: Visit, device_type: str, transform: Transform) -> float:
+    elements = visit.channels * torch.Size(visit.grid).numel()
+    lengths = [length for length in visit.grid if length > 1]
+    return 2 * elements * sum(axis_macs(length, transform_for(length, device_type, transform)) for length in lengths)
+
+
+def _device_type(gate: FractionalHeat) -> str:
+    return gate.delta.device.type if gate.delta is not None else "cpu"
+
+
+def _macs_without_gates(model: nn.Module, shape: Sequence[int]) -> int:
+    ghost = weightless(model)
+    for gate in gates_of(ghost).values():
+        gate.bypass(alpha=1.0)
+    with torch.no_grad():
+        x = torch.empty(*shape, device="meta")
+        return count_macs(lambda: ghost(x))

@@ -1,0 +1,71 @@
+"""The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
+
+import errno
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+from fheat import __version__
+from fheat.errors import BadInput
+
+VERBS: Final = {
+    "demo": "build a network, let training decide its gates, retire them, show that nothing changed",
+    "models": "list the networks with their parameters and multiply-adds",
+    "allocation": "show what training decided about each gate of a model folder",
+}
+EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 interrupted"
+
+
+class UsageError(Exception):
+    """An argument that cannot be used; the program exits with 2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"fheat {__version__}")
+        return 0
+    if words[0] not in VERBS:
+        return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see 'fheat --help'", 2)
+    try:
+        import_module(f"fheat.cli.{words[0]}").run(words[1:])
+    except UsageError as error:
+        return _fail(f"{error}; see 'fheat {words[0]} --help'", 2)
+    except BadInput as error:
+        return _fail(str(error), 3)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left; Python would complain about the unflushed rest
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return _fail(f"{error.filename or 'output'}: {error.strerror}; free space or choose a writable folder", 4)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    return 0
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {name:<12}{text}" for name, text in VERBS.items())
+    return (
+        "usage: fheat VERB [OPTIONS]\n\n"
+        "Networks that learn how much global spectral mixing each layer needs, and drop the rest exactly.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "  fheat VERB --help shows the options of a verb; verbs that print a result take --json\n"
+        "  fheat --version\n\n"
+        f"example: fheat models --json\n{EXIT_CODES}"
+    )
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fheat: {message}", file=sys.stderr)
+    return code
+
+
+def script() -> None:
+    """Entry point of the installed program."""
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""`fheat models`: the networks with their sizes and costs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fheat.allocation.cost import cost, giga
+from fheat.allocation.counter import COUNTER
+from fheat.cli.main import UsageError
+from fheat.models.registry import create_model, list_models, model_options
+from fheat.ops.gates import gates_of
+
+
+@dataclass(frozen=True)
+class Models:
+    """List the networks with their parameters and multiply-adds for one patch.
+
+    Example: fheat models --patch-size 96 96 96
+    """
+
+    patch_size: tuple[int, int, int] = (112, 112, 80)
+    """Grid of the input."""
+    in_channels: int = 1
+    """Channels of the input."""
+    out_channels: int = 2
+    """Classes, background included."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = tyro.cli(Models, args=list(arguments), prog="fheat models")
+    try:
+        rows = [_row(name, options) for name in list_models()]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if options.json:
+        print(json.dumps({"counter": COUNTER, "patch_size": options.patch_size, "networks": rows}, indent=1))
+    else:
+        _print(rows, options)
+
+
+def _row(name: str, options: Models) -> dict[str, Any]:
+    model = create_model(name, options.in_channels, options.out_channels, options.patch_size)
+    counted = cost(model)
+    return {
+        "name": name,
+        "parameters": counted.parameters,
+        "macs_gates_open": counted.macs,
+        "macs_gates_closed": counted.rest,
+        "gates": list(gates_of(model)),
+        "options": model_options(name),
+    }
+
+
+def _print(rows: list[dict[str, Any]], options: Models) -> None:
+    patch = "x".join(map(str, options.patch_size))
+    table = Table(title=f"{options.in_channels} channel(s), {options.out_channels} classes, patch {patch}")
+    table.add_column("network", no_wrap=True)
+    for heading in ("parameters", "G MAC, gates open", "G MAC, all closed", "gates"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        closed = giga(row["macs_gates_closed"]) if row["gates"] else "-"
+        name, parameters, gates = row["name"], f"{row['parameters']:,}", str(len(row["gates"]))
+        table.add_row(name, parameters, giga(row["macs_gates_open"]), closed, gates)
+    Console().print(table)
+    for row in rows:
+        settings = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
+        print(f"{row['name']} takes {settings or 'no options'}")
+    print(f"MAC by {COUNTER}.")

@@ -1,0 +1,64 @@
+"""What every segmentation network here has in common: its contract, its features and its input check."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+SMALLEST_AXIS = 32
+
+
+class Features(NamedTuple):
+    """What a network knows about a batch.
+
+    logits: (N, classes, X, Y, Z), on the input's grid.
+    attention: (N, 1, x, y, z), non-negative, detached, on the grid of the block it was read from.
+    penultimate: (N, C, x', y', z'), what enters the segmentation head.
+    """
+
+    logits: Tensor
+    attention: Tensor
+    penultimate: Tensor
+
+
+class SegmentationNetwork(nn.Module):
+    """Base of the networks: `model(x)` gives logits, `model.forward_features(x)` also attention and features.
+
+    `patch_size` is the grid the network is trained on; any other grid of at least 32 per axis works too.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, patch_size: Sequence[int]) -> None:
+        super().__init__()
+        for name, count in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}={count!r} is not a channel count: use a whole number of at least 1")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.patch_size = checked_patch_size(patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
+        return self.forward_features(x).logits
+
+    def forward_features(self, x: Tensor) -> Features:
+        """Return logits, attention map and the features before the head."""
+        raise NotImplementedError
+
+    def _check_input(self, x: Tensor) -> None:
+        expected = f"(N, {self.in_channels}, X, Y, Z)"
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}: the network needs a floating tensor, call x.float()")
+        if x.ndim != 5 or x.shape[1] != self.in_channels:
+            raise ValueError(f"x has shape {tuple(x.shape)}: this network takes {expected}")
+        grid = tuple(x.shape[2:])
+        if min(grid) < SMALLEST_AXIS:
+            padded = tuple(max(length, SMALLEST_AXIS) for length in grid)
+            raise ValueError(f"x has grid {grid}, smaller than {SMALLEST_AXIS} on an axis: pad it to {padded}")
+
+
+def checked_patch_size(patch_size: Sequence[int]) -> tuple[int, int, int]:
+    """Return three lengths of at least 32, or raise a one-line error."""
+    lengths = tuple(patch_size)
+    if len(lengths) != 3 or not all(isinstance(length, int) and length >= SMALLEST_AXIS for length in lengths):
+        raise ValueError(f"patch_size={lengths} is not usable: give three whole numbers of at least {SMALLEST_AXIS}")
+    return lengths[0], lengths[1], lengths[2]

@@ -1,0 +1,163 @@
+"""The model folder: `model.safetensors` and `model.json`, all that is needed to use a network again.
+
+Opening a folder never runs code from it. Both files are hashed, so one changed byte anywhere is refused.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import nn
+
+from fheat.errors import BadInput
+from fheat.files import write_folder
+from fheat.models.card import Card, Manifest, Network
+from fheat.models.registry import Recipe, recipe_of
+from fheat.ops.gates import gates_of
+
+WEIGHTS = "model.safetensors"
+MANIFEST = "model.json"
+_SAVE_AGAIN = "write the folder again with fheat.save"
+_GET_AGAIN = "restore the folder from its source, or write it again with fheat.save"
+
+
+def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, overwrite: bool = False) -> Path:
+    """Write a network to a folder, whole or not at all.
+
+    Args:
+        model: built by `create_model` (also from a network added with `register_model`); retired gates stay retired.
+        folder: created; an existing model folder is replaced only with `overwrite`, anything else never.
+        card: classes, preprocessing, training facts and metrics.
+    """
+    recipe = recipe_of(model)
+    target = Path(folder)
+    if target.exists():
+        if not overwrite:
+            raise BadInput(target, "exists already", "choose another folder or pass overwrite=True")
+        if not (target / MANIFEST).is_file():
+            raise BadInput(
+                target, f"is not a model folder (no {MANIFEST})", "choose another folder; nothing was touched"
+            )
+    gates = gates_of(model)
+    for gate in gates.values():
+        gate.check_parameters()
+    state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
+    weights = to_bytes(state)
+    manifest = Manifest(
+        network=Network(
+            name=recipe.name,
+            in_channels=recipe.in_channels,
+            out_channels=recipe.out_channels,
+            patch_size=recipe.patch_size,
+            options=recipe.options,
+        ),
+        retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
+        card=card or Card(),
+        sha256={WEIGHTS: _sha256(weights), MANIFEST: ""},
+    )
+    content = manifest.model_dump(mode="json")
+    content["sha256"][MANIFEST] = _sha256(_canonical(content))
+    write_folder(target, {WEIGHTS: weights, MANIFEST: _canonical(content)})
+    return target
+
+
+def load(folder_or_zoo_name: str | Path) -> nn.Module:
+    """Read a network from a model folder, in evaluation mode; `model.card` holds its card.
+
+    Raises `BadInput` naming the file and what differs if a byte changed, a key is missing or superfluous, or the
+    weights belong to another architecture.
+    """
+    folder = Path(folder_or_zoo_name)
+    if not folder.is_dir():
+        raise BadInput(folder, "no such model folder", "give a folder written by fheat.save (the zoo is empty so far)")
+    manifest = read_manifest(folder)
+    path = folder / WEIGHTS
+    weights = _read(path)
+    if _sha256(weights) != manifest.sha256[WEIGHTS]:
+        raise BadInput(path, f"sha256 differs from the one in {MANIFEST}: the file was changed", _GET_AGAIN)
+    model = _build(manifest, folder / MANIFEST)
+    _fill(model, path)
+    model.card = manifest.card  # type: ignore[assignment]
+    return model.eval()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and verify `model.json` alone."""
+    path = folder / MANIFEST
+    raw = _read(path)
+    try:
+        content = json.loads(raw)
+        stated = content["sha256"][MANIFEST]
+        content["sha256"][MANIFEST] = ""
+        intact = stated == _sha256(_canonical(content))
+        content["sha256"][MANIFEST] = stated
+        intact = intact and raw == _canonical(content)
+        manifest = Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BadInput(path, f"field {field}: {first['msg']}", _SAVE_AGAIN) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(path, f"is not a model description ({type(error).__name__}: {error})", _GET_AGAIN) from None
+    if not intact:
+        raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
+    return manifest
+
+
+def _build(manifest: Manifest, path: Path) -> nn.Module:
+    network = manifest.network
+    recipe = Recipe(network.name, network.in_channels, network.out_channels, network.patch_size, network.options)
+    try:
+        model = recipe.build()
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            path, f"field network: {error}", "install the version that wrote it, or register_model"
+        ) from None
+    gates = gates_of(model)
+    for site, alpha in manifest.retired.items():
+        if site not in gates:
+            raise BadInput(path, f"field retired: {network.name} has no gate {site!r}", _SAVE_AGAIN)
+        gates[site].bypass(alpha)
+    return model
+
+
+def _fill(model: nn.Module, path: Path) -> None:
+    expected = model.state_dict()
+    name = type(model).__name__
+    try:
+        with safe_open(path, framework="pt") as stored:
+            present = set(stored.keys())
+            for key in sorted(expected.keys() | present):
+                if key not in present:
+                    raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
+                if key not in expected:
+                    raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
+                found, wanted = tuple(stored.get_slice(key).get_shape()), tuple(expected[key].shape)
+                if found != wanted:
+                    raise BadInput(path, f"key {key!r} has shape {found} where {name} has {wanted}", _GET_AGAIN)
+            model.load_state_dict({key: stored.get_tensor(key) for key in present})
+    except SafetensorError as error:
+        raise BadInput(path, f"is not a safetensors file ({error})", _GET_AGAIN) from None
+    for key, value in model.state_dict().items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise BadInput(path, f"key {key!r} holds NaN or infinity", "training diverged: use an earlier model")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BadInput(path, "is missing", _GET_AGAIN) from None
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

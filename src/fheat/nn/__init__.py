@@ -1,0 +1,10 @@
+"""Blocks made of the operators: FHEAT, KAN3D, stages, resampling, and the peers' blocks."""
+
+from fheat.nn.blocks import FHEATBlock as FHEATBlock
+from fheat.nn.blocks import FHEATStage as FHEATStage
+from fheat.nn.blocks import LightBlock as LightBlock
+from fheat.nn.fheat import FHEAT as FHEAT
+from fheat.nn.mixers import KAN3D as KAN3D
+from fheat.nn.mixers import GELUMixer as GELUMixer
+
+__all__ = ["FHEAT", "KAN3D", "FHEATBlock", "FHEATStage", "GELUMixer", "LightBlock"]

@@ -1,0 +1,70 @@
+"""The repeated blocks of the FHEAT networks, from one residual pair up to a stage with its gate."""
+
+from torch import Tensor, nn
+
+from fheat.nn.fheat import FHEAT
+from fheat.nn.mixers import Mixer, mixer
+from fheat.nn.norm import one_group
+from fheat.ops.heat import FractionalHeat
+
+
+class FHEATBlock(nn.Module):
+    """x + GN(FHEAT(x)), then x + GN(mixer(x)). Shapes: (N, C, X, Y, Z) -> the same, and FHEAT's own output."""
+
+    def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:
+        super().__init__()
+        self.fheat = FHEAT(channels)
+        self.fheat_norm = one_group(channels)
+        self.mixer = mixer(kind, channels, ratio)
+        self.mixer_norm = one_group(channels)
+
+    def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
+        """Return the block's output and the raw FHEAT output y, from which attention is read."""
+        y = self.fheat(x, gate)
+        x = x + self.fheat_norm(y)
+        return x + self.mixer_norm(self.mixer(x)), y
+
+
+class LightBlock(nn.Module):
+    """x + DWConv3(x) without bias, then two FHEAT blocks through one gate."""
+
+    def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.first = FHEATBlock(channels, kind=kind, ratio=ratio)
+        self.second = FHEATBlock(channels, kind=kind, ratio=ratio)
+
+    def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
+        """Return the block's output and the y of its last FHEAT."""
+        x = x + self.depthwise(x)
+        x, _ = self.first(x, gate)
+        x, y = self.second(x, gate)
+        return x, y
+
+
+class FHEATStage(nn.Module):
+    """`depth` light blocks that share one gate.
+
+    `forward` returns the features; `attend` also returns the attention map mean_c |y_c| of the last FHEAT, detached,
+    (N, 1, X, Y, Z).
+    """
+
+    def __init__(self, channels: int, depth: int, gate: FractionalHeat, *, kind: Mixer = "kan", ratio: int = 1) -> None:
+        super().__init__()
+        self.gate = gate
+        self.blocks = nn.ModuleList(LightBlock(channels, kind=kind, ratio=ratio) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of the stage."""
+        return self._run(x)[0]
+
+    def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the attention map."""
+        x, y = self._run(x)
+        return x, y.detach().abs().mean(dim=1, keepdim=True)
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x
+        for block in self.blocks:
+            x, y = block(x, self.gate)
+        return x, y

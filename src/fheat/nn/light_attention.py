@@ -1,0 +1,121 @@
+"""The peer's block: Light-UNETR's dimension-reductive attention with gated channel mixing.
+
+Paper and source: Light-UNETR with contextual synergic enhancement, CUHK-AIM-Group/Light-UNETR (MIT), written here from
+its shapes. Deliberate differences: grids that the sampling stride does not divide are cropped back instead of failing;
+the attention map stays on its own token grid instead of being resized to a fixed 112x112x80.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from fheat.nn.norm import one_group
+from fheat.nn.resample import crop_to
+
+
+class LightAttention(nn.Module):
+    """Attention on a third of the channels, convolutions on the other two, all on a grid sampled with stride r.
+
+    One third: 1x1x1 to q, k, v, `softmax(q k^T) v` without a scale. The others: 1x1x1 to half, batch norm, GELU,
+    grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel = stride = r), GN, 1x1x1.
+    Shapes: (N, C, X, Y, Z) -> the same, and the mean attention every token receives (N, 1, X/r, Y/r, Z/r).
+    """
+
+    def __init__(self, channels: int, stride: int, heads: int) -> None:
+        super().__init__()
+        third = channels // 3
+        if channels % 6 or third % heads:
+            raise ValueError(
+                f"channels={channels} cannot be split: need a multiple of 6 whose third divides by heads={heads}"
+            )
+        self.heads = heads
+        self.stride = stride
+        self.qkv = nn.Conv3d(third, 3 * third, 1, bias=False)
+        self.fine = _local_branch(third, 3)
+        self.coarse = _local_branch(third, 5)
+        self.recover = nn.Sequential(
+            nn.ConvTranspose3d(channels, channels, stride, stride=stride, groups=channels),
+            one_group(channels),
+            nn.Conv3d(channels, channels, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mixed features and the attention map."""
+        grid = x.shape[2:]
+        sampled = x[:, :, :: self.stride, :: self.stride, :: self.stride]
+        attended, fine, coarse = sampled.chunk(3, dim=1)
+        attended, attention = self._attend(attended)
+        mixed = torch.cat([attended, self.fine(fine), self.coarse(coarse)], dim=1)
+        return crop_to(self.recover(mixed), grid), attention
+
+    def _attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        batch, _, *grid = x.shape
+        query, key, value = self.qkv(x).reshape(batch, self.heads, -1, x[0, 0].numel()).chunk(3, dim=2)
+        weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
+        attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
+        received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid)
+        return attended, received
+
+
+class GatedMixer(nn.Module):
+    """W_r( W_i x * sigmoid(W_g x) ), twice as wide inside, no bias."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.value = nn.Conv3d(channels, 2 * channels, 1, bias=False)
+        self.gating = nn.Conv3d(channels, 2 * channels, 1, bias=False)
+        self.recover = nn.Conv3d(2 * channels, channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the channels of (N, C, X, Y, Z)."""
+        out: Tensor = self.recover(self.value(x) * self.gating(x).sigmoid())
+        return out
+
+
+class LightAttentionBlock(nn.Module):
+    """x + DWConv3(x) without bias, then twice: x + attention(x), x + mixer(x)."""
+
+    def __init__(self, channels: int, stride: int, heads: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.attentions = nn.ModuleList(LightAttention(channels, stride, heads) for _ in range(2))
+        self.mixers = nn.ModuleList(GatedMixer(channels) for _ in range(2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the attention map of the last attention."""
+        x = x + self.depthwise(x)
+        attention = x
+        for attend, mix in zip(self.attentions, self.mixers, strict=True):
+            mixed, attention = attend(x)
+            x = x + mixed
+            x = x + mix(x)
+        return x, attention
+
+
+class LightAttentionStage(nn.Module):
+    """`depth` attention blocks; the counterpart of `FHEATStage`."""
+
+    def __init__(self, channels: int, depth: int, stride: int, heads: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(LightAttentionBlock(channels, stride, heads) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of the stage."""
+        return self.attend(x)[0]
+
+    def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the attention map, (N, 1, tokens...)."""
+        attention = x
+        for block in self.blocks:
+            x, attention = block(x)
+        return x, attention
+
+
+def _local_branch(channels: int, kernel: int) -> nn.Sequential:
+    half = channels // 2
+    return nn.Sequential(
+        nn.Conv3d(channels, half, 1, bias=False),
+        nn.BatchNorm3d(half),
+        nn.GELU(),
+        nn.Conv3d(half, channels, kernel, padding=kernel // 2, groups=half, bias=False),
+        nn.GELU(),
+    )

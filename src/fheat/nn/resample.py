@@ -1,0 +1,76 @@
+"""Changing the grid: overlapping stem, strided down and up steps, padding to even and cropping back."""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.nn.norm import one_group
+
+
+class Stem(nn.Sequential):
+    """Overlapping patch embedding to a quarter of the grid.
+
+    3x3x3 convolutions without bias (stride 2: C/4, stride 2: C/2, stride 1: C), GN and GELU between, GN last.
+    Shapes: (N, in, X, Y, Z) -> (N, C, ceil(X/4), ceil(Y/4), ceil(Z/4)).
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        quarter, half = channels // 4, channels // 2
+        super().__init__(
+            nn.Conv3d(in_channels, quarter, 3, stride=2, padding=1, bias=False),
+            one_group(quarter),
+            nn.GELU(),
+            nn.Conv3d(quarter, half, 3, stride=2, padding=1, bias=False),
+            one_group(half),
+            nn.GELU(),
+            nn.Conv3d(half, channels, 3, padding=1, bias=False),
+            one_group(channels),
+        )
+
+
+class SqueezeExcitation(nn.Module):
+    """Scale each channel by sigmoid(W2 relu(W1 mean(x))), W1: C -> C/16, without bias."""
+
+    def __init__(self, channels: int, reduction: int = 16) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(channels, channels // reduction, bias=False)
+        self.excite = nn.Linear(channels // reduction, channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rescale the channels of (N, C, X, Y, Z)."""
+        weight: Tensor = self.excite(F.relu(self.squeeze(x.mean(dim=(2, 3, 4))))).sigmoid()
+        return x * weight[:, :, None, None, None]
+
+
+class Down(nn.Sequential):
+    """2x2x2 stride-2 convolution, GN, squeeze-excitation: halves an even grid."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            nn.Conv3d(in_channels, out_channels, 2, stride=2),
+            one_group(out_channels),
+            SqueezeExcitation(out_channels),
+        )
+
+
+class Up(nn.Sequential):
+    """2x2x2 stride-2 transposed convolution, GN, squeeze-excitation: doubles the grid."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            nn.ConvTranspose3d(in_channels, out_channels, 2, stride=2),
+            one_group(out_channels),
+            SqueezeExcitation(out_channels),
+        )
+
+
+def pad_to_even(x: Tensor) -> Tensor:
+    """Append one zero plane to every odd spatial axis of (N, C, X, Y, Z)."""
+    extra = [length % 2 for length in reversed(x.shape[2:])]
+    return F.pad(x, [side for amount in extra for side in (0, amount)]) if any(extra) else x
+
+
+def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
+    """Keep the leading part of each spatial axis: undoes `pad_to_even`."""
+    return x[:, :, : grid[0], : grid[1], : grid[2]] if tuple(x.shape[2:]) != tuple(grid) else x

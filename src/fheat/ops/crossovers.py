@@ -1,0 +1,9 @@
+"""From which axis length an algorithm of `fheat.ops.dct` is the fastest, per kind of device.
+
+Read off `benchmarks/results/transforms-*.json` (printed by `make bench`); a test holds the two together.
+"""
+
+from typing import Final
+
+# device kind -> (even/odd split from this length on, FFT from this length on)
+CROSSOVERS: Final[dict[str, tuple[int, int]]] = {"cpu": (64, 512)}

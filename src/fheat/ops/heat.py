@@ -1,0 +1,263 @@
+"""The fractional heat operator: a gate that mixes globally with a learned strength, or not at all."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fheat.ops import parameterisation as par
+from fheat.ops._constants import constant
+from fheat.ops.dct import Transform, compute_dtype, dct, idct, transform_for, without_autocast
+
+# exp(-exp(20)) is zero in float64 as well: beyond it only the overflow of the inner exponential would be left.
+_LARGEST_LOG_EXPONENT = 20.0
+
+
+class FractionalHeat(nn.Module):
+    r"""Fractional heat operator on the last `dims` axes, with two learned scalars.
+
+    .. math::  T(v) = C^{-1} [ \exp(-(D r)^\alpha) \cdot C(v) ],  \qquad  \tau = D^\alpha
+
+    `C` is the orthonormal DCT-II, `r` the Euclidean norm of the per-axis frequencies :math:`\pi k / N`.
+    The order is :math:`\alpha = 0.3 + 0.6\,\mathrm{sigmoid}(\theta)`, the strength :math:`D = \mathrm{relu}(\delta)`.
+
+    Identity case: with :math:`\delta \le 0` the output *is* the input, bit for bit, for every dtype, chosen on the
+    device without asking the host; the gradients to `theta` and `delta` are then exactly zero, so a gate that
+    training closed stays closed (weight decay only moves delta towards zero from below). Gradients are finite
+    everywhere, at D = 0 and at the constant mode r = 0 as well. The mean (r = 0) is always kept.
+
+    Shapes: (N, C, \*grid) or (C, \*grid) -> the same. Half precision is computed in float32 and cast back, also
+    under autocast. On a GPU keep `torch.backends.cuda.matmul.allow_tf32` off (the default): TF32 costs three digits.
+
+    Args:
+        size: grid the gate is for; other grids are then refused. `None` takes any grid.
+        dims: 1, 2 or 3 spatial axes.
+        alpha: `bounded` as above; `softplus`, 0.3 + softplus(theta), without an upper bound; `fixed` at its initial
+            value; or a number in (0, 2] to fix it there.
+        strength: `relu` as above, the only kind that can lock at zero; `softplus` or `exp` of delta, which are
+            positive always, so **such a gate never closes and never retires**; or a number >= 0 to freeze D there.
+        initial_theta, initial_strength: where training starts (theta = -2, D = 0.03).
+        transform: algorithm of the cosine transform, see `fheat.ops.dct`.
+
+    Parameters that are fixed or frozen are None; NaN in a parameter raises on the CPU and propagates to the output on
+    an accelerator, where looking at it would stall the queue.
+
+    >>> gate = FractionalHeat(dims=2, initial_strength=0.0)
+    >>> x = torch.randn(1, 3, 16, 16)
+    >>> torch.equal(gate(x), x)
+    True
+    """
+
+    theta: nn.Parameter | None
+    delta: nn.Parameter | None
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        dims: int = 3,
+        *,
+        alpha: Literal["bounded", "softplus", "fixed"] | float = "bounded",
+        strength: Literal["relu", "softplus", "exp"] | float = "relu",
+        initial_theta: float = -2.0,
+        initial_strength: float = 0.03,
+        transform: Transform = "auto",
+    ) -> None:
+        super().__init__()
+        if dims not in (1, 2, 3):
+            raise ValueError(f"dims={dims!r} is not supported: use 1, 2 or 3 spatial axes")
+        transform_for(1, "cpu", transform)
+        self.dims = dims
+        self.size = _checked_size(size, dims)
+        self.transform: Transform = transform
+        self.order = par.order(alpha, initial_theta)
+        self.amount = par.amount(strength)
+        self._retired_alpha: float | None = None
+        frozen = self.amount.value is not None
+        start = par.checked_number("initial_strength", initial_strength, low=0.0) if not frozen else 0.0
+        self.delta = None if frozen else nn.Parameter(torch.tensor(self.amount.inverse(start)))
+        # A gate frozen at zero never reads its order.
+        learned_order = self.order.value is None and self.amount.value != 0.0
+        self.theta = nn.Parameter(torch.tensor(float(initial_theta))) if learned_order else None
+        self._initial_theta = float(initial_theta)
+
+    @property
+    def alpha(self) -> Tensor:
+        """Fractional order, a scalar tensor that carries the gradient to theta."""
+        if self._retired_alpha is not None:
+            return torch.tensor(self._retired_alpha)
+        if self.theta is None:
+            value = self.order.value
+            return torch.tensor(self.order.scalar(self._initial_theta) if value is None else value)
+        return self.order.map(self.theta)
+
+    @property
+    def strength(self) -> Tensor:
+        """Diffusion strength D >= 0, a scalar tensor that carries the gradient to delta; 0 when retired."""
+        if self.delta is None:
+            return torch.tensor(self.amount.value or 0.0)
+        return self.amount.map(self.delta)
+
+    @property
+    def tau(self) -> Tensor:
+        """Diffusion time D^alpha: times of gates with one alpha on one grid add up (Theorem 1)."""
+        strength = self.strength
+        closed = strength <= 0
+        return torch.where(closed, 0.0, torch.where(closed, 1.0, strength) ** self.alpha)
+
+    @property
+    def retired(self) -> bool:
+        """Whether the gate has been removed from the graph: its forward is `return x` and it has no parameters."""
+        return self._retired_alpha is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether D is exactly zero now. Reads the value from the device."""
+        self.check_parameters()
+        return self.retired or self.strength.item() == 0.0
+
+    def retire(self) -> None:
+        """Remove a closed gate from the graph for good: parameters are dropped, forward returns its input."""
+        if not self.closed:
+            raise ValueError(
+                f"the gate is open (D = {self.strength.item():.4g}) and retiring it would change the output: "
+                "retire only gates with .closed"
+            )
+        self.bypass(self.alpha.item())
+
+    def bypass(self, alpha: float) -> None:
+        """Remove the gate from the graph whatever its strength, remembering `alpha`. Only `retire` is exact."""
+        self._retired_alpha = alpha
+        self.theta = self.delta = None
+
+    def set_strength(self, value: float) -> None:
+        """Set D, through delta where it is learned and as the constant where it is frozen."""
+        value = par.checked_number("value", value, low=0.0)
+        if self.delta is None:
+            self.amount = par.amount(value)
+        else:
+            with torch.no_grad():
+                self.delta.fill_(self.amount.inverse(value))
+
+    def check_parameters(self) -> None:
+        """Raise ValueError where a parameter is NaN. Reads the values from the device."""
+        for name in ("theta", "delta"):
+            value = getattr(self, name)
+            if value is not None and math.isnan(value.detach()):
+                raise ValueError(f"{name} of this FractionalHeat is NaN: training diverged, go back to a checkpoint")
+
+    def multiplier(self, size: Sequence[int]) -> Tensor:
+        """Return exp(-(D r)^alpha) on a DCT grid, shape `size`: in (0, 1], one at r = 0, all ones when closed."""
+        grid = _checked_size(size, self.dims)
+        assert grid is not None
+        like = self.delta if self.delta is not None else self.theta if self.theta is not None else torch.empty(())
+        if self._always_closed:
+            return torch.ones(grid, device=like.device)
+        return self._multiplier(grid, like)[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the gate to (N, C, *grid) or (C, *grid)."""
+        self._check_input(x)
+        if self._always_closed:
+            return x
+        grid = tuple(map(int, x.shape[-self.dims :]))
+        with without_autocast(x):
+            multiplier, closed = self._multiplier(grid, x)
+            spectrum = dct(x, dims=self.dims, transform=self.transform)
+            y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
+        return y if closed is None else torch.where(closed, x, y)
+
+    def extra_repr(self) -> str:
+        """Name the grid and the parameterisation."""
+        if self.retired:
+            return "retired"
+        grid = "any" if self.size is None else "x".join(map(str, self.size))
+        return f"grid={grid}, dims={self.dims}, alpha={self.order.name}, strength={self.amount.name}"
+
+    @property
+    def _always_closed(self) -> bool:
+        return self.retired or self.amount.value == 0.0
+
+    def _multiplier(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the multiplier in the compute dtype, and the 0-d flag "closed" (None where it cannot be).
+
+        The exponent is alpha * (log D + log r): D^alpha itself has an infinite slope at zero. Modes without an
+        exponent (r = 0, or a closed gate) are masked on the way in and out, so that no gradient of theirs exists.
+        """
+        dtype, device = compute_dtype(like), like.device
+        log_radius = constant(_log_radius, grid, device, dtype)
+        mean_mode = constant(_mean_mode, grid, device, torch.bool)
+        if self.theta is None:
+            alpha = self.alpha.to(device=device, dtype=dtype)
+        else:
+            alpha = self.order.map(self.theta.to(dtype))
+        if self.delta is None:
+            log_strength, closed = (
+                torch.full((), math.log(self.amount.value or 1.0), device=device, dtype=dtype),
+                None,
+            )
+        else:
+            log_strength, closed = self.amount.log(self.delta.to(dtype))
+        exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)
+        keep = mean_mode if closed is None else mean_mode | closed
+        return torch.where(keep, 1.0, torch.exp(-torch.exp(exponent))), closed
+
+    def _check_input(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}: FractionalHeat needs a floating tensor, call x.float()")
+        if x.ndim not in (self.dims + 1, self.dims + 2):
+            raise ValueError(
+                f"x has {x.ndim} axes, shape {tuple(x.shape)}: a {self.dims}D gate takes (N, C, *grid) or (C, *grid)"
+            )
+        grid = tuple(map(int, x.shape[-self.dims :]))
+        if 0 in grid:
+            raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
+        if self.size is not None and grid != self.size:
+            raise ValueError(
+                f"x has grid {grid} but this gate was built for size={self.size}: "
+                "resize x, or build the gate with size=None"
+            )
+        if _readable_for_free(self.delta) or _readable_for_free(self.theta):
+            self.check_parameters()
+
+
+def frequency_radius(*size: int) -> NDArray[np.float64]:
+    """Return r on the DCT grid, shape `size`: the norm of the per-axis frequencies pi k / N, in [0, pi sqrt(dims))."""
+    axes = [np.pi * np.arange(length) / length for length in size]
+    squares = np.stack([axis**2 for axis in np.meshgrid(*axes, indexing="ij")])
+    return np.asarray(np.sqrt(squares.sum(axis=0)))
+
+
+def _log_radius(*size: int) -> NDArray[np.float64]:
+    """log r, with 0 in place of log 0: that entry is masked wherever it is used."""
+    radius = frequency_radius(*size)
+    return np.asarray(np.log(np.where(radius > 0, radius, 1.0)))
+
+
+def _mean_mode(*size: int) -> NDArray[np.float64]:
+    return np.asarray(frequency_radius(*size) == 0, dtype=np.float64)
+
+
+def _readable_for_free(value: Tensor | None) -> bool:
+    """Whether the host can look at the value without waiting for a device and without breaking a trace."""
+    return (
+        value is not None
+        and value.device.type == "cpu"
+        and type(value) is nn.Parameter
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    )
+
+
+def _checked_size(size: int | Sequence[int] | None, dims: int) -> tuple[int, ...] | None:
+    if size is None:
+        return None
+    grid = (size,) * dims if isinstance(size, int) else tuple(size)
+    if len(grid) != dims:
+        raise ValueError(f"size={grid} has {len(grid)} axes but dims={dims}: give {dims} lengths or change dims")
+    if not all(isinstance(length, int) and length >= 1 for length in grid):
+        raise ValueError(f"size={grid} is not a grid: every length must be a whole number of at least 1")
+    return grid
