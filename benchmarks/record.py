@@ -1,9 +1,30 @@
-"""What a stored result says about where it was measured."""
+"""How a result is measured, and what it says about where."""
 
 import platform
+import random
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
+
+
+def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
+    """Return the median milliseconds of each candidate, measured in turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    order = random.Random(0)
+    for turn in range(rounds + 2):
+        # A fixed order would always hand one candidate the caches its neighbour left.
+        for name, run in order.sample(list(candidates.items()), len(candidates)):
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 2:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 
 
 def machine(device: str = "cpu") -> dict[str, object]:

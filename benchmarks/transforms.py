@@ -9,8 +9,6 @@ Two experiments, both interleaved so that drift hits every candidate alike; the 
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from fheat import FractionalHeat
 from fheat.ops import dct, idct
-from record import machine
+from record import interleaved, machine
 
 METHODS = ("product", "split", "fft")
 LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
@@ -32,22 +30,6 @@ GRIDS = {
     "fheat_seg_l bottom": (198, (8, 8, 6)),
 }
 ELEMENTS = 2**20
-
-
-def interleaved(candidates: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
-    """Return the median milliseconds of each candidate, measured in turns."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(rounds + 2):
-        for name, run in candidates.items():
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            run()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn >= 2:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 
 
 def axis_times(length: int, last: bool, rounds: int, device: str) -> dict[str, dict[str, float]]:

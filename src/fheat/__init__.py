@@ -27,7 +27,7 @@ _HOME = {
     "BadInput": "fheat.errors",
     "Card": "fheat.models.card",
     "FractionalHeat": "fheat.ops.heat",
-    "allocation": "fheat.allocation.table",
+    "allocation": "fheat.allocation",
     "compose": "fheat.allocation.merge",
     "cost": "fheat.allocation.cost",
     "create_model": "fheat.models.registry",
@@ -45,7 +45,8 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fheat' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    module = import_module(_HOME[name])
+    value = module if name == "allocation" else getattr(module, name)  # a room that can be called, see there
     globals()[name] = value
     return value
 

@@ -1,7 +1,6 @@
 """Theorem 1 as a tool: gates on one grid with one order compose into a single gate."""
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -26,9 +25,10 @@ def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> Frac
     open_gates = [gate for gate in gates if not gate.closed]
     if not open_gates:
         return copy.deepcopy(gates[0])
-    tau = sum(gate.tau.item() for gate in open_gates)
     merged = copy.deepcopy(open_gates[0])
-    merged.set_strength(math.exp(math.log(tau) / merged.alpha.item()))
+    alpha = merged.alpha.item()
+    tau = sum(gate.strength.item() ** alpha for gate in open_gates)
+    merged.set_strength(tau ** (1 / alpha))
     return merged
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fheat.allocation.cost import cost
 from fheat.allocation.retire import retire
 from fheat.allocation.table import allocation
+from fheat.cli.main import UsageError
 from fheat.models.card import Card
 from fheat.models.folder import load, save
 from fheat.models.registry import create_model
@@ -44,6 +45,8 @@ PATCH = (48, 48, 48)
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = tyro.cli(Demo, args=list(arguments), prog="fheat demo")
+    if options.iterations < 0:
+        raise UsageError(f"iterations={options.iterations} is negative: give 0 or more")
     torch.manual_seed(options.seed)
     model = create_model("fheat_seg", patch_size=PATCH)
     history = _train(model, options)

@@ -76,29 +76,26 @@ class FractionalHeat(nn.Module):
         self.order = par.order(alpha, initial_theta)
         self.amount = par.amount(strength)
         self._retired_alpha: float | None = None
-        frozen = self.amount.value is not None
-        start = par.checked_number("initial_strength", initial_strength, low=0.0) if not frozen else 0.0
-        self.delta = None if frozen else nn.Parameter(torch.tensor(self.amount.inverse(start)))
+        self._initial_theta = float(initial_theta)
+        start = par.checked_number("initial_strength", initial_strength, low=0.0)
         # A gate frozen at zero never reads its order.
         learned_order = self.order.value is None and self.amount.value != 0.0
-        self.theta = nn.Parameter(torch.tensor(float(initial_theta))) if learned_order else None
-        self._initial_theta = float(initial_theta)
+        self.theta = nn.Parameter(torch.tensor(self._initial_theta)) if learned_order else None
+        learned_strength = self.amount.value is None
+        self.delta = nn.Parameter(torch.tensor(self.amount.inverse(start))) if learned_strength else None
 
     @property
     def alpha(self) -> Tensor:
         """Fractional order, a scalar tensor that carries the gradient to theta."""
-        if self._retired_alpha is not None:
-            return torch.tensor(self._retired_alpha)
         if self.theta is None:
-            value = self.order.value
-            return torch.tensor(self.order.scalar(self._initial_theta) if value is None else value)
+            return torch.tensor(self._constant_alpha, dtype=torch.float64)
         return self.order.map(self.theta)
 
     @property
     def strength(self) -> Tensor:
         """Diffusion strength D >= 0, a scalar tensor that carries the gradient to delta; 0 when retired."""
         if self.delta is None:
-            return torch.tensor(self.amount.value or 0.0)
+            return torch.tensor(self.amount.value or 0.0, dtype=torch.float64)
         return self.amount.map(self.delta)
 
     @property
@@ -115,9 +112,12 @@ class FractionalHeat(nn.Module):
 
     @property
     def closed(self) -> bool:
-        """Whether D is exactly zero now. Reads the value from the device."""
+        """Whether D is exactly zero now. Reads the value from the device.
+
+        Never for `softplus` and `exp`: where their D underflows, the transform is still in the graph and rounds.
+        """
         self.check_parameters()
-        return self.retired or self.strength.item() == 0.0
+        return self._always_closed or (self.amount.closes and self.strength.item() == 0.0)
 
     def retire(self) -> None:
         """Remove a closed gate from the graph for good: parameters are dropped, forward returns its input."""
@@ -178,6 +178,13 @@ class FractionalHeat(nn.Module):
         return f"grid={grid}, dims={self.dims}, alpha={self.order.name}, strength={self.amount.name}"
 
     @property
+    def _constant_alpha(self) -> float:
+        """Alpha where theta does not exist: remembered, fixed, or never read."""
+        if self._retired_alpha is not None:
+            return self._retired_alpha
+        return self.order.scalar(self._initial_theta) if self.order.value is None else self.order.value
+
+    @property
     def _always_closed(self) -> bool:
         return self.retired or self.amount.value == 0.0
 
@@ -190,15 +197,11 @@ class FractionalHeat(nn.Module):
         dtype, device = compute_dtype(like), like.device
         log_radius = constant(_log_radius, grid, device, dtype)
         mean_mode = constant(_mean_mode, grid, device, torch.bool)
-        if self.theta is None:
-            alpha = self.alpha.to(device=device, dtype=dtype)
-        else:
-            alpha = self.order.map(self.theta.to(dtype))
+        alpha = self._constant_alpha if self.theta is None else self.order.map(self.theta.to(dtype))
+        log_strength: Tensor | float
+        closed: Tensor | None
         if self.delta is None:
-            log_strength, closed = (
-                torch.full((), math.log(self.amount.value or 1.0), device=device, dtype=dtype),
-                None,
-            )
+            log_strength, closed = math.log(self.amount.value or 1.0), None
         else:
             log_strength, closed = self.amount.log(self.delta.to(dtype))
         exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)

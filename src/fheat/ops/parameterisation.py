@@ -36,6 +36,8 @@ class Amount:
     log: Callable[[Tensor], tuple[Tensor, Tensor | None]]
     """delta -> (log D, flag "closed" or None where D cannot be zero); finite with finite gradients everywhere."""
     value: float | None = None
+    closes: bool = False
+    """Whether D can be exactly zero."""
 
 
 def order(kind: str | float, initial_theta: float) -> Order:
@@ -58,7 +60,7 @@ def order(kind: str | float, initial_theta: float) -> Order:
 def amount(kind: str | float) -> Amount:
     """Return the strength of this kind: `relu`, `softplus`, `exp`, or a number >= 0 to freeze it."""
     if kind == "relu":
-        return Amount("relu", F.relu, lambda strength: strength, _log_relu)
+        return Amount("relu", F.relu, lambda strength: strength, _log_relu, closes=True)
     if kind == "softplus":
         return Amount("softplus", F.softplus, _inverse_softplus, _log_softplus)
     if kind == "exp":
@@ -66,7 +68,7 @@ def amount(kind: str | float) -> Amount:
     if isinstance(kind, str):
         raise ValueError(f"strength={kind!r} is unknown: use 'relu', 'softplus', 'exp' or a number >= 0")
     value = checked_number("strength", kind, low=0.0)
-    return Amount(f"{value:.4g}", F.relu, lambda strength: strength, _log_relu, value)
+    return Amount(f"{value:.4g}", F.relu, lambda strength: strength, _log_relu, value, closes=True)
 
 
 def checked_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:

@@ -1,0 +1,70 @@
+"""Time one window of FHEAT-Seg with its gates open, closed, retired, and with one survivor, next to Light-UNETR.
+
+All candidates run in shuffled turns in one process; the medians are stored, only ratios to the retired network are
+claimed. `python benchmarks/bypass.py [--device cuda]`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fheat import cost, create_model, retire
+from fheat.ops.gates import gates_of
+from record import interleaved, machine
+
+PATCH = (112, 112, 80)
+
+
+def fheat_seg(open_sites: tuple[str, ...] | None, *, transform: str = "auto", bypass: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = create_model("fheat_seg")
+    for site, gate in gates_of(model).items():
+        gate.transform = transform  # type: ignore[assignment]
+        if open_sites is not None and site not in open_sites:
+            gate.delta.data.fill_(-0.1)
+    return retire(model) if bypass else model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/bypass-DEVICE.json)")
+    options = parser.parse_args()
+    networks = {
+        "fheat_seg, all gates open": fheat_seg(None, bypass=False),
+        "fheat_seg, all closed, not retired": fheat_seg((), bypass=False),
+        "fheat_seg, all retired": fheat_seg((), bypass=True),
+        "fheat_seg, dec1 open, rest retired": fheat_seg(("dec1",), bypass=True),
+        "fheat_seg, dec1 open by split, rest retired": fheat_seg(("dec1",), transform="split", bypass=True),
+        "light_unetr": create_model("light_unetr"),
+    }
+    counted = {name: cost(model).to_json() for name, model in networks.items()}
+    x = torch.randn(1, 1, *PATCH, device=options.device)
+    networks = {name: model.eval().to(options.device) for name, model in networks.items()}
+    with torch.inference_mode():
+        times = interleaved(
+            {name: (lambda model=model: model(x)) for name, model in networks.items()}, options.rounds, options.device
+        )
+    base = times["fheat_seg, all retired"]
+    for name, milliseconds in times.items():
+        macs = counted[name]["macs"] / 1e9
+        print(f"{name:<46} {macs:6.3f} G  {milliseconds:8.2f} ms  {milliseconds / base:5.2f} x")
+    result = {
+        "command": f"python benchmarks/bypass.py --device {options.device}",
+        "unit": "milliseconds per 112x112x80 window, median of interleaved runs, float32",
+        "seed": 0,
+        "machine": machine(options.device),
+        "times": times,
+        "ratio_to_retired": {name: value / base for name, value in times.items()},
+        "macs": {name: value["macs"] for name, value in counted.items()},
+    }
+    path = options.out or Path(__file__).parent / "results" / f"bypass-{options.device}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

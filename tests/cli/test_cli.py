@@ -1,0 +1,146 @@
+"""The program as a user meets it: results, help, exit codes, one line per failure."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fheat import create_model, save
+from fheat.cli.main import VERBS, main
+from fheat.ops.gates import gates_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = create_model("fheat_seg", patch_size=(32, 32, 32))
+    gates_of(model)["enc1"].delta.data.fill_(-0.2)
+    return save(model, tmp_path / "model")
+
+
+def test_models_as_json(capsys):
+    assert main(["models", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    networks = {row["name"]: row for row in result["networks"]}
+    assert networks["fheat_seg"]["parameters"] == 974_632
+    assert round(networks["fheat_seg"]["macs_gates_open"] / 1e9, 3) == 1.199
+    assert round(networks["fheat_seg"]["macs_gates_closed"] / 1e9, 3) == 0.900
+    assert networks["light_unetr"]["gates"] == []
+    assert "fvcore" in result["counter"]
+
+
+def test_models_as_a_table(capsys):
+    assert main(["models", "--patch-size", "96", "96", "96"]) == 0
+    out = capsys.readouterr().out
+    for expected in ("972,616", "0.999", "0.754", "50.71", "0.841", "52.15", "MAC by fvcore rules"):
+        assert expected in out
+
+
+def test_allocation(folder, capsys):
+    assert main(["allocation", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "7 of 8 gates open: enc2, enc3" in out
+    assert "closed" in out.split("\n")[1]
+    assert main(["allocation", str(folder), "--json", "--patch-size", "64", "64", "64"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [gate["state"] for gate in result["gates"]] == ["closed"] + ["open"] * 7
+    assert result["gates"][1]["grid"] == [8, 8, 8]
+    assert result["cost"]["macs"] == result["cost"]["transform"] + result["cost"]["rest"]
+
+
+def test_demo(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["retired_equal"] is True
+    assert result["loaded_equal"] is True
+    assert result["before"]["parameters"] == 970_792
+    assert (tmp_path / "out" / "allocation.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["allocation", str(tmp_path / "out" / "model")]) == 0
+
+
+def test_help_and_version(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in VERBS)
+    assert "exit codes: 0 fine" in out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "fheat 0.1.0\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert f"Example: fheat {verb}" in out
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["fly"], 2, "no verb 'fly': use one of demo, models, allocation"),
+        (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
+        (["models", "--in-channels", "0"], 2, "in_channels=0"),
+        (["allocation", "nowhere"], 3, "nowhere: no such model folder"),
+        (["demo", "--iterations", "-1"], 2, "iterations=-1"),
+    ],
+)
+def test_failures_are_one_line(arguments, code, says, capsys):
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("fheat: ")
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_corrupted_folder_is_bad_input(folder, capsys):
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    assert main(["allocation", str(folder)]) == 3
+    assert "model.safetensors: sha256 differs" in capsys.readouterr().err
+
+
+def test_grid_too_small_for_the_model_is_usage(folder, capsys):
+    assert main(["allocation", str(folder), "--patch-size", "8", "40", "40"]) == 2
+    assert "pad it to (32, 40, 40)" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "0"]) == 4
+    assert "choose a writable folder" in capsys.readouterr().err
+
+
+def test_no_space(tmp_path, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "0", "--json"]) == 4
+    assert capsys.readouterr().err == (
+        "fheat: somewhere: No space left on device; free space or choose a writable folder\n"
+    )
+
+
+def test_interrupt(monkeypatch, capsys):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fheat.cli.models.run", interrupted)
+    assert main(["models"]) == 130
+
+
+def test_usage_errors_of_the_parser_exit_with_2():
+    done = subprocess.run([sys.executable, "-m", "fheat", "models", "--colour"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--colour" in done.stderr
+
+
+def test_no_arguments_is_usage():
+    done = subprocess.run([sys.executable, "-m", "fheat"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout.startswith("usage: fheat VERB")

@@ -1,0 +1,21 @@
+"""Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("fheat", deadline=None, derandomize=True, max_examples=300)
+settings.load_profile("fheat")
+torch.set_num_threads(1)
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=list(TOLERANCE), ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param

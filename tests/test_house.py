@@ -1,0 +1,131 @@
+"""The rules of the house: directions of import, file sizes, nothing that ties the package to one machine."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fheat
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "fheat"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Each room may import the rooms on its right, and itself. Nothing imports cli.
+ROOMS = {
+    "errors": set(),
+    "files": set(),
+    "ops": set(),
+    "nn": {"ops"},
+    "models": {"nn", "ops", "errors", "files"},
+    "allocation": {"ops"},
+    "testing": {"allocation", "ops"},
+    "report": {"allocation", "ops"},
+    "cli": {"report", "allocation", "models", "nn", "ops", "errors", "files", "__init__"},
+    "__main__": {"cli"},
+}
+
+
+def room_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module]
+        else:
+            continue
+        for name in names:
+            if name == "fheat":
+                yield "__init__"
+            elif name.startswith("fheat."):
+                yield name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_follow_the_flow(path):
+    room = room_of(path)
+    if room == "__init__":
+        return
+    assert room in ROOMS, f"the room {room} is not in the plan: add it to ROOMS"
+    for other in imported_rooms(path):
+        assert other == room or other in ROOMS[room], f"{room} must not import {other}"
+
+
+def test_rooms_have_no_cycles():
+    def reach(room, seen=()):
+        assert room not in seen, f"cycle {' -> '.join((*seen, room))}"
+        for other in ROOMS.get(room, ()):
+            reach(other, (*seen, room))
+
+    for room in ROOMS:
+        reach(room)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_is_read_in_one_sitting(path):
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno <= 60, f"{path.name}: {node.name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_executes_foreign_data_or_names_a_machine(path):
+    text = path.read_text()
+    assert not re.search(r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|\bexec\(|extractall|shell=True|yaml\.load\(", text)
+    assert not re.search(r"""["']/(home|root|work|data|mnt|tmp|Users)/""", text)
+
+
+def test_public_names():
+    assert set(fheat.__all__) == {
+        "BadInput", "Card", "FractionalHeat", "allocation", "compose", "cost", "create_model", "list_models", "load",
+        "merge", "register_model", "retire", "save",
+    }  # fmt: skip
+    for name in fheat.__all__:
+        assert getattr(fheat, name).__doc__
+        assert name in dir(fheat)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = fheat.nonsense
+
+
+def test_version_is_stated_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == fheat.__version__
+    assert f"## {fheat.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_what_the_tests_run_on_is_pinned():
+    pins = (ROOT / "constraints.txt").read_text()
+    assert re.search(r"^torch==2\.13\.0$", pins, re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert set(extras) == {"dicom", "h5", "export", "cluster", "studio", "dev"}
+    for requirement in [*project["dependencies"], *extras["dev"]]:
+        name = re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+        assert re.search(rf"^{re.escape(name)}==", pins.lower().replace("_", "-"), re.M), f"{name} is not pinned"
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import fheat", "import fheat.allocation.cost", "from fheat.allocation.table import Allocation", "fheat.cost"],
+)
+def test_allocation_is_the_call_and_the_room_in_any_order_of_import(first):
+    code = (
+        f"import fheat\n{first}\n"
+        "gates = fheat.allocation(fheat.FractionalHeat())\n"
+        "from fheat import allocation\n"
+        "import fheat.allocation.cost as room\n"
+        "print(len(gates), len(allocation(fheat.FractionalHeat())), callable(fheat.cost), room.giga(1500000000))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "1", "True", "1.500"]
