@@ -2,8 +2,8 @@
 
 Two experiments, both interleaved so that drift hits every candidate alike; the median counts, only ratios are claimed.
 
-- axis: one transform pair (forward and inverse) along one axis of about a million numbers, first of two axes and last,
-  forward only and with backward. This decides `fheat.ops.crossovers`.
+- axis: one transform pair (forward and inverse) along one axis of a million numbers (16 million on a GPU), first of
+  two axes and last, forward only and with backward. This decides `fheat.ops.crossovers`.
 - gate: the whole operator on every grid of the two networks, by each algorithm and by `auto`.
 """
 
@@ -29,11 +29,11 @@ GRIDS = {
     "fheat_seg_l enc4/dec4": (150, (14, 14, 10)),
     "fheat_seg_l bottom": (198, (8, 8, 6)),
 }
-ELEMENTS = 2**20
+ELEMENTS = {"cpu": 2**20, "cuda": 2**24}  # enough to fill the device
 
 
 def axis_times(length: int, last: bool, rounds: int, device: str) -> dict[str, dict[str, float]]:
-    other = max(1, ELEMENTS // length // 16)
+    other = max(1, ELEMENTS[device] // length // 16)
     shape = (16, other, length) if last else (16, length, other)
     x = torch.randn(shape, device=device)
 

@@ -9,7 +9,10 @@ from fheat import FractionalHeat, allocation, cost, create_model, retire
 from fheat.ops import dct
 from fheat.ops.gates import gates_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
 PATCH = (48, 40, 32)
 
 
