@@ -6,4 +6,4 @@ Read off `benchmarks/results/transforms-*.json` (printed by `make bench`); a tes
 from typing import Final
 
 # device kind -> (even/odd split from this length on, FFT from this length on)
-CROSSOVERS: Final[dict[str, tuple[int, int]]] = {"cpu": (96, 768)}
+CROSSOVERS: Final[dict[str, tuple[int, int]]] = {"cpu": (128, 768), "cuda": (768, 2048)}

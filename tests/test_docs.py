@@ -1,0 +1,78 @@
+"""The documentation runs, and its numbers are the stored ones."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fheat.ops.crossovers import CROSSOVERS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_readme_ratios_are_the_measured_ones():
+    text = (ROOT / "README.md").read_text()
+    rows = {
+        "all gates open": "fheat_seg, all gates open",
+        "all closed, not retired": "fheat_seg, all closed, not retired",
+        "dec1 open, rest retired": "fheat_seg, dec1 open, rest retired",
+        "Light-UNETR": "light_unetr",
+    }
+    for row, name in rows.items():
+        stored = [
+            json.loads((ROOT / "benchmarks" / "results" / f"bypass-{device}.json").read_text())["ratio_to_retired"][
+                name
+            ]
+            for device in ("cpu", "cuda")
+        ]
+        assert f"| {row} | {stored[0]:.2f} | {stored[1]:.2f} |" in text
+
+
+def test_operator_page_names_the_measured_crossovers():
+    text = (ROOT / "docs" / "operator.md").read_text()
+    (cpu_split, cpu_fft), (cuda_split, cuda_fft) = CROSSOVERS["cpu"], CROSSOVERS["cuda"]
+    assert f"| below {cpu_split} | below {cuda_split} |" in text
+    assert f"| {cpu_split} to {cpu_fft - 1} | {cuda_split} to {cuda_fft - 1} |" in text
+    assert f"| from {cpu_fft} | from {cuda_fft} |" in text
+
+
+def test_operator_page_names_the_measured_price_of_the_split():
+    text = (ROOT / "docs" / "operator.md").read_text()
+    for device, words in (
+        ("cpu", "measured {} to {} times slower on two CPU threads"),
+        ("cuda", "{} to {} times on an H200"),
+    ):
+        stored = json.loads((ROOT / "benchmarks" / "results" / f"transforms-{device}.json").read_text())["gate"]
+        ratios = [case["forward"]["split"] / case["forward"]["product"] for case in stored.values()]
+        assert words.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in text.replace("\n", " ")
+
+
+def test_example_trains_and_retires():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "classifier_2d.py")], capture_output=True, text=True, check=True
+    )
+    assert "retired network equal bit for bit: True" in done.stdout
+    assert float(re.search(r"accuracy (\d\.\d+)", done.stdout)[1]) > 0.9
+    states = re.findall(r"gates\.\d .*(open|retired)", done.stdout)
+    assert "open" in states
+    assert "retired" in states
