@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -280,6 +281,21 @@ def test_retire_refuses_an_open_gate():
     with pytest.raises(ValueError, match="the gate is open"):
         gate.retire()
     assert not gate.retired
+
+
+def test_gates_travel_between_processes():
+    for strength, alpha in itertools.product(("relu", "softplus", "exp", 0.5, 0.0), ("bounded", "softplus", 0.7)):
+        gate = FractionalHeat(strength=strength, alpha=alpha)
+        again = pickle.loads(pickle.dumps(gate))
+        x = torch.randn(1, 2, 5, 4, 3)
+        assert torch.equal(again(x), gate(x))
+
+
+def test_retired_gate_has_no_strength_to_set():
+    gate = closed()
+    gate.retire()
+    with pytest.raises(ValueError, match="the gate is retired"):
+        gate.set_strength(1.0)
 
 
 def test_set_strength_inverts_every_kind():

@@ -73,30 +73,30 @@ class FractionalHeat(nn.Module):
         self.dims = dims
         self.size = _checked_size(size, dims)
         self.transform: Transform = transform
-        self.order = par.order(alpha, initial_theta)
-        self.amount = par.amount(strength)
+        self._order = par.order(alpha, initial_theta)
+        self._amount = par.amount(strength)
         self._retired_alpha: float | None = None
         self._initial_theta = float(initial_theta)
         start = par.checked_number("initial_strength", initial_strength, low=0.0)
         # A gate frozen at zero never reads its order.
-        learned_order = self.order.value is None and self.amount.value != 0.0
+        learned_order = self._order.value is None and self._amount.value != 0.0
         self.theta = nn.Parameter(torch.tensor(self._initial_theta)) if learned_order else None
-        learned_strength = self.amount.value is None
-        self.delta = nn.Parameter(torch.tensor(self.amount.inverse(start))) if learned_strength else None
+        learned_strength = self._amount.value is None
+        self.delta = nn.Parameter(torch.tensor(self._amount.inverse(start))) if learned_strength else None
 
     @property
     def alpha(self) -> Tensor:
         """Fractional order, a scalar tensor that carries the gradient to theta."""
         if self.theta is None:
             return torch.tensor(self._constant_alpha, dtype=torch.float64)
-        return self.order.map(self.theta)
+        return self._order.map(self.theta)
 
     @property
     def strength(self) -> Tensor:
         """Diffusion strength D >= 0, a scalar tensor that carries the gradient to delta; 0 when retired."""
         if self.delta is None:
-            return torch.tensor(self.amount.value or 0.0, dtype=torch.float64)
-        return self.amount.map(self.delta)
+            return torch.tensor(0.0 if self._always_closed else self._amount.value, dtype=torch.float64)
+        return self._amount.map(self.delta)
 
     @property
     def tau(self) -> Tensor:
@@ -117,7 +117,7 @@ class FractionalHeat(nn.Module):
         Never for `softplus` and `exp`: where their D underflows, the transform is still in the graph and rounds.
         """
         self.check_parameters()
-        return self._always_closed or (self.amount.closes and self.strength.item() == 0.0)
+        return self._always_closed or (self._amount.closes and self.strength.item() == 0.0)
 
     def retire(self) -> None:
         """Remove a closed gate from the graph for good: parameters are dropped, forward returns its input."""
@@ -136,11 +136,13 @@ class FractionalHeat(nn.Module):
     def set_strength(self, value: float) -> None:
         """Set D, through delta where it is learned and as the constant where it is frozen."""
         value = par.checked_number("value", value, low=0.0)
+        if self.retired:
+            raise ValueError("the gate is retired and has no strength to set: work on the network before fheat.retire")
         if self.delta is None:
-            self.amount = par.amount(value)
+            self._amount = par.amount(value)
         else:
             with torch.no_grad():
-                self.delta.fill_(self.amount.inverse(value))
+                self.delta.fill_(self._amount.inverse(value))
 
     def check_parameters(self) -> None:
         """Raise ValueError where a parameter is NaN. Reads the values from the device."""
@@ -175,18 +177,18 @@ class FractionalHeat(nn.Module):
         if self.retired:
             return "retired"
         grid = "any" if self.size is None else "x".join(map(str, self.size))
-        return f"grid={grid}, dims={self.dims}, alpha={self.order.name}, strength={self.amount.name}"
+        return f"grid={grid}, dims={self.dims}, alpha={self._order.name}, strength={self._amount.name}"
 
     @property
     def _constant_alpha(self) -> float:
         """Alpha where theta does not exist: remembered, fixed, or never read."""
         if self._retired_alpha is not None:
             return self._retired_alpha
-        return self.order.scalar(self._initial_theta) if self.order.value is None else self.order.value
+        return self._order.scalar(self._initial_theta) if self._order.value is None else self._order.value
 
     @property
     def _always_closed(self) -> bool:
-        return self.retired or self.amount.value == 0.0
+        return self.retired or self._amount.value == 0.0
 
     def _multiplier(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the multiplier in the compute dtype, and the 0-d flag "closed" (None where it cannot be).
@@ -197,13 +199,13 @@ class FractionalHeat(nn.Module):
         dtype, device = compute_dtype(like), like.device
         log_radius = constant(_log_radius, grid, device, dtype)
         mean_mode = constant(_mean_mode, grid, device, torch.bool)
-        alpha = self._constant_alpha if self.theta is None else self.order.map(self.theta.to(dtype))
+        alpha = self._constant_alpha if self.theta is None else self._order.map(self.theta.to(dtype))
         log_strength: Tensor | float
         closed: Tensor | None
         if self.delta is None:
-            log_strength, closed = math.log(self.amount.value or 1.0), None
+            log_strength, closed = math.log(self._amount.value or 1.0), None
         else:
-            log_strength, closed = self.amount.log(self.delta.to(dtype))
+            log_strength, closed = self._amount.log(self.delta.to(dtype))
         exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)
         keep = mean_mode if closed is None else mean_mode | closed
         return torch.where(keep, 1.0, torch.exp(-torch.exp(exponent))), closed
@@ -215,7 +217,7 @@ class FractionalHeat(nn.Module):
             raise ValueError(
                 f"x has {x.ndim} axes, shape {tuple(x.shape)}: a {self.dims}D gate takes (N, C, *grid) or (C, *grid)"
             )
-        grid = tuple(map(int, x.shape[-self.dims :]))
+        grid = tuple(x.shape[-self.dims :])
         if 0 in grid:
             raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
         if self.size is not None and grid != self.size:

@@ -60,15 +60,15 @@ def order(kind: str | float, initial_theta: float) -> Order:
 def amount(kind: str | float) -> Amount:
     """Return the strength of this kind: `relu`, `softplus`, `exp`, or a number >= 0 to freeze it."""
     if kind == "relu":
-        return Amount("relu", F.relu, lambda strength: strength, _log_relu, closes=True)
+        return Amount("relu", F.relu, _same, _log_relu, closes=True)
     if kind == "softplus":
         return Amount("softplus", F.softplus, _inverse_softplus, _log_softplus)
     if kind == "exp":
-        return Amount("exp", torch.exp, _inverse_exp, lambda delta: (delta, None))
+        return Amount("exp", torch.exp, _inverse_exp, _log_exp)
     if isinstance(kind, str):
         raise ValueError(f"strength={kind!r} is unknown: use 'relu', 'softplus', 'exp' or a number >= 0")
     value = checked_number("strength", kind, low=0.0)
-    return Amount(f"{value:.4g}", F.relu, lambda strength: strength, _log_relu, value, closes=True)
+    return Amount(f"{value:.4g}", F.relu, _same, _log_relu, value, closes=True)
 
 
 def checked_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
@@ -100,6 +100,14 @@ def _log_softplus(delta: Tensor) -> tuple[Tensor, Tensor | None]:
     # Far to the left softplus(delta) underflows while its logarithm is simply delta.
     far = delta < -20
     return torch.where(far, delta, torch.log(F.softplus(torch.where(far, 0.0, delta)))), None
+
+
+def _log_exp(delta: Tensor) -> tuple[Tensor, Tensor | None]:
+    return delta, None
+
+
+def _same(strength: float) -> float:
+    return strength
 
 
 def _inverse_softplus(strength: float) -> float:
