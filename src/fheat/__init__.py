@@ -39,10 +39,14 @@ _HOME = {
     "save": "fheat.models.folder",
 }
 
+_ROOMS = ("nn", "ops", "testing")
+
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"fheat.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'fheat' has no attribute {name!r}")
     module = import_module(_HOME[name])

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from fvcore.nn import FlopCountAnalysis
 from torch import nn
 
 from fheat import FractionalHeat, allocation, cost, create_model, retire
@@ -90,7 +91,7 @@ def test_cost_of_any_network_by_hand():
     assert counted.parameters == 3 * 8 * 9 + 8 + 64 + 8 + 6
     assert "0.000 G" in str(counted)
     assert "fvcore rules" in counted.counter
-    with pytest.raises(ValueError, match="shape is needed: Anybodys"):
+    with pytest.raises(ValueError, match="shape is needed: Anybodys does not say which input"):
         cost(model)
     with pytest.raises(ValueError, match="shape="):
         cost(model, (1, 3, 0, 10))
@@ -220,6 +221,117 @@ def test_nan_is_named(look):
     gates_of(model)["enc2"].delta.data.fill_(float("nan"))
     with pytest.raises(ValueError, match="delta of this FractionalHeat is NaN"):
         look(model)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_networks_in_other_precisions_are_read_and_costed(kind):
+    model = create_model("fheat_seg", patch_size=PATCH)
+    expected = cost(model).macs
+    assert cost(model.to(kind)).macs == expected
+    assert allocation(model)["enc1"].grid == (12, 10, 8)
+
+
+class Awkward(nn.Module):
+    """Makes its own tensors, looks at values, takes two inputs: cannot run without values."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = FractionalHeat(dims=2)
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.weight = torch.ones(3, 1, 1)  # neither parameter nor buffer
+
+    def forward(self, x, y):
+        x = self.conv(x) * self.weight + torch.arange(x.shape[-1])
+        return self.gate(x + y) if (x > -1e9).all() else y
+
+
+def test_networks_that_need_values_run_once_for_real():
+    inputs = (torch.randn(2, 3, 8, 6), torch.randn(2, 3, 8, 6))
+    table = allocation(Awkward(), inputs)
+    assert [(row.site, row.grid, row.channels) for row in table] == [("gate", (8, 6), 3)]
+    counted = cost(Awkward(), inputs)
+    assert counted.rest == 2 * 48 * 9
+    assert counted.transform == 2 * (2 * 3) * 48 * 14
+    with pytest.raises(ValueError, match=r"Awkward does not run on an input of shape \(2, 3, 8, 6\)") as caught:
+        allocation(Awkward(), (2, 3, 8, 6))
+    assert "\n" not in str(caught.value)
+
+
+def test_patch_size_of_a_stranger_is_not_taken_for_a_grid():
+    model = Anybodys()
+    model.in_channels, model.patch_size = 3, 16
+    assert allocation(model)["shared"].grid is None
+
+
+def test_network_without_values_is_refused():
+    model = create_model("fheat_seg", patch_size=PATCH).to("meta")
+    for look in (allocation, cost, retire):
+        with pytest.raises(ValueError, match="meta device"):
+            look(model)
+
+
+def test_sites_keep_similar_names_apart():
+    model = nn.Module()
+    for name in ("x", "xgate", "out_gate", "gate"):
+        model.add_module(name, FractionalHeat(initial_strength=0.0))
+    model.inner = nn.Module()
+    model.inner.gate = FractionalHeat()
+    model.y = FractionalHeat()
+    model.y.gate = FractionalHeat()
+    assert list(gates_of(model)) == ["x", "xgate", "out_gate", "gate", "inner", "y", "y.gate"]
+    assert sum(gate.retired for gate in gates_of(retire(model)).values()) == 4
+
+
+def test_retirement_is_exact_behind_in_place_activations():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.act = FractionalHeat(dims=2, initial_strength=0.0), nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            return x + self.act(self.gate(x))
+
+    model, x = InPlace(), torch.randn(1, 2, 8, 8)
+    kept = x.clone()
+    assert torch.equal(retire(model)(x), model(x))
+    assert torch.equal(x, kept)
+    assert model.act.inplace
+
+
+def test_a_strength_that_underflows_is_not_called_closed():
+    gate = FractionalHeat(strength="softplus")
+    gate.delta.data.fill_(-200.0)
+    row = allocation(nn.Sequential(gate), (1, 1, 4, 4, 4))["0"]
+    assert row.D == 0
+    assert row.state == "open"
+    assert row.macs > 0
+
+
+def test_retired_gate_leaves_the_grid_free_in_an_export():
+    model = nn.Sequential(
+        nn.Conv3d(1, 2, 3, padding=1), FractionalHeat(strength=0.0), FractionalHeat(initial_strength=0.0)
+    )
+    small = retire(model)
+    free = {"input": {2: torch.export.Dim("x", min=4, max=64)}}
+    program = torch.export.export(small, (torch.randn(1, 1, 8, 8, 8),), dynamic_shapes=free)
+    x = torch.randn(1, 1, 13, 8, 8)
+    assert torch.allclose(program.module()(x), small(x), atol=1e-6)
+
+
+NORMS = [
+    nn.GroupNorm(2, 4),
+    nn.GroupNorm(2, 4, affine=False),
+    nn.BatchNorm3d(4),
+    nn.BatchNorm3d(4, affine=False),
+]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_norms_are_counted_as_fvcore_does(norm):
+    model = nn.Sequential(nn.Conv3d(1, 4, 1), norm).eval()
+    x = torch.randn(1, 1, 3, 4, 5)
+    assert cost(model, x.shape).macs == int(FlopCountAnalysis(model, x).total())
 
 
 def test_deepcopy_and_state_dict_keep_retirement():

@@ -1,5 +1,7 @@
 """Theorem 1 in code: adjacent gates become one at the summed time."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -51,17 +53,38 @@ def test_merge_shortens_a_sequential_and_keeps_its_function():
         nn.Sequential(FractionalHeat(), FractionalHeat()),
     )
     short = merge(model)
-    assert [type(layer).__name__ for layer in short] == [
-        "Conv3d",
-        "FractionalHeat",
-        "ReLU",
-        "FractionalHeat",
-        "Sequential",
-    ]
-    assert len(short[4]) == 1
-    assert len(model) == 7
+    kinds = [type(layer).__name__ for layer in short]
+    assert kinds == ["Conv3d", "FractionalHeat", "Identity", "Identity", "ReLU", "FractionalHeat", "Sequential"]
+    assert [type(layer).__name__ for layer in short[6]] == ["FractionalHeat", "Identity"]
+    assert isinstance(model[2], FractionalHeat)
     x = torch.randn(2, 1, 5, 6, 7)
     assert (short(x) - model(x)).abs().max() < 1e-5
+
+
+class Backwards(nn.Sequential):
+    def forward(self, x):
+        for layer in reversed(self):
+            x = layer(x) + x
+        return x
+
+
+def test_merge_keeps_names_and_leaves_containers_with_their_own_forward_alone():
+    named = nn.Sequential(OrderedDict(conv=nn.Conv3d(1, 1, 1), a=FractionalHeat(), b=FractionalHeat(), act=nn.ReLU()))
+    short = merge(named)
+    assert list(short._modules) == ["conv", "a", "b", "act"]
+    x = torch.randn(1, 1, 4, 5, 6)
+    assert (short(x) - named(x)).abs().max() < 1e-5
+    own = Backwards(FractionalHeat(), FractionalHeat())
+    assert torch.equal(merge(own)(x), own(x))
+
+
+def test_strengths_that_underflow_have_nothing_to_add():
+    gates = [FractionalHeat(strength="softplus") for _ in range(2)]
+    for gate in gates:
+        gate.delta.data.fill_(-200.0)
+    with pytest.raises(ValueError, match="underflow"):
+        compose(gates)
+    assert len(merge(nn.Sequential(*gates))) == 2
 
 
 def test_merge_leaves_alone_what_does_not_compose():

@@ -84,6 +84,8 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
         (["fly"], 2, "no verb 'fly': use one of demo, models, allocation"),
         (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
         (["models", "--in-channels", "0"], 2, "in_channels=0"),
+        (["models", "--patch-size", "100000", "100000", "100000"], 2, "memory"),
+        (["allocation", "x" * 300], 3, "File name too long"),
         (["allocation", "nowhere"], 3, "nowhere: no such model folder"),
         (["demo", "--iterations", "-1"], 2, "iterations=-1"),
     ],
@@ -134,10 +136,46 @@ def test_interrupt(monkeypatch, capsys):
     assert main(["models"]) == 130
 
 
-def test_usage_errors_of_the_parser_exit_with_2():
-    done = subprocess.run([sys.executable, "-m", "fheat", "models", "--colour"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--colour" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["models", "--colour"], "--colour"),
+        (["allocation"], "FOLDER"),
+        (["demo", "--itertaions", "3"], "--iterations"),
+        (["models", "--patch-size", "a", "b", "c"], "--patch-size"),
+        (["allocation", "here", "--patch-size", "48", "48"], "--patch-size"),
+    ],
+)
+def test_mistakes_in_arguments_are_one_line_and_2(arguments, says, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert says in captured.err
+    assert captured.err.endswith(f"see 'fheat {arguments[0]} --help'\n")
+    assert "─" not in captured.err
+    assert "NoneType" not in captured.err
+
+
+@pytest.mark.parametrize("verb", [["--help"], ["models", "--json"], ["models", "--help"]])
+def test_a_reader_that_leaves_is_no_error(verb):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "fheat", *verb], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+def test_demo_looks_where_it_writes_before_it_trains(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fheat.cli.demo._train", None)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "thesis.txt").write_text("mine")
+    for out, says in (("file", "File exists"), ("file/sub", "Not a directory"), ("out", "is not a model folder")):
+        assert main(["demo", "--out", str(tmp_path / out)]) == 3
+        captured = capsys.readouterr()
+        assert says in captured.err
+        assert captured.err.count("\n") == 1
+    assert main(["demo", "--out", str(tmp_path / "new"), "--seed", str(10**30)]) == 2
 
 
 def test_no_arguments_is_usage():

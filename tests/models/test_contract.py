@@ -100,6 +100,15 @@ def test_exports(model):
         assert torch.allclose(program.module()(x), model(x), atol=1e-5)
 
 
+def test_compiles_whole(model):
+    x = torch.randn(1, 1, *PATCH)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model(x)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(x), expected, atol=1e-4)
+
+
 def test_autocast(model):
     x = torch.randn(1, 1, *PATCH)
     with torch.no_grad():

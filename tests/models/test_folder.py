@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -223,6 +225,136 @@ def test_save_refuses_what_it_could_not_build_again(tmp_path):
     with pytest.raises(ValueError, match="theta of this FractionalHeat is NaN"):
         save(model, tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_precision_is_kept(tmp_path, kind):
+    model = half_closed().to(kind)
+    restored = load(save(model, tmp_path / "m"))
+    for key, value in model.state_dict().items():
+        assert restored.state_dict()[key].dtype == value.dtype
+        assert torch.equal(restored.state_dict()[key], value), key
+
+
+def test_frozen_strengths_are_kept(tmp_path):
+    model = create_model("fheat_seg", patch_size=PATCH, gates="closed").eval()
+    gates_of(model)["dec1"].set_strength(0.8)
+    restored = load(save(model, tmp_path / "m"))
+    assert gates_of(restored)["dec1"].strength.item() == 0.8
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        assert torch.equal(restored(x), model(x))
+
+
+def test_card_stays_with_the_network(folder, tmp_path):
+    card = load(folder).card
+    assert load(save(retire(load(folder)), tmp_path / "again")).card == card
+
+
+def test_compiled_network_is_saved_as_itself(tmp_path):
+    model = half_closed()
+    restored = load(save(torch.compile(model), tmp_path / "m"))
+    assert restored.state_dict().keys() == model.state_dict().keys()
+
+
+def test_broken_weights_never_replace_a_good_folder(folder):
+    model = half_closed()
+    model.position.data[0, 0] = float("inf")
+    with pytest.raises(ValueError, match="key 'position' holds NaN or infinity"):
+        save(model, folder, overwrite=True)
+    load(folder)
+
+
+def test_card_is_checked(tmp_path):
+    with pytest.raises(ValueError, match=r"metrics\.hd95"):
+        Card(metrics={"hd95": float("nan")})
+    with pytest.raises(ValueError, match="training"):
+        Card(training={"when": object()})
+    with pytest.raises(ValueError, match=r"card\.classes has 3 names for 2 output channels"):
+        save(half_closed(), tmp_path / "m", Card(classes=("a", "b", "c")))
+
+
+def test_other_files_in_a_model_folder_are_never_deleted(folder):
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"holds 'notes.txt'"):
+        save(half_closed(), folder, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_links_are_followed(folder, tmp_path, monkeypatch):
+    link = tmp_path / "latest"
+    link.symlink_to(folder)
+    save(create_model("fheat_seg", patch_size=PATCH, mixer="gelu"), link, overwrite=True)
+    assert link.is_symlink()
+    assert load(folder).recipe.options == {"mixer": "gelu"}
+    monkeypatch.chdir(folder)
+    save(half_closed(), ".", overwrite=True)
+    assert load(folder).recipe.options == {}
+    assert sorted(os.listdir(tmp_path)) == ["latest", "model"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_interrupted_swap_brings_the_old_folder_back(folder, monkeypatch, failing, error):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    rename, calls = Path.rename, []
+
+    def interrupted(self, target):
+        calls.append(target)
+        if len(calls) == failing:
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(type(error)):
+        save(half_closed(), folder, overwrite=True)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def test_many_writers_at_once_leave_one_whole_folder(tmp_path):
+    models = [create_model("fheat_seg", patch_size=PATCH, kan_ratio=ratio) for ratio in (1, 2)]
+
+    def write(index):
+        try:
+            save(models[index % 2], tmp_path / "m", overwrite=True)
+        except OSError:  # another writer was faster; what it wrote stands
+            return
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(12)))
+    load(tmp_path / "m")
+    assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[]", "is not a model description"),
+        (b"{}", "is not a model description"),
+        (b'{"sha256": {"model.json": ""}}', "is not a model description"),
+        (b"[" * 100_000, "is not a model description"),
+        (b"\xff\xfe", "is not a model description"),
+    ],
+)
+def test_crafted_descriptions_are_refused(folder, content, says):
+    (folder / "model.json").write_bytes(content)
+    assert says in refusal(folder)
+
+
+def test_a_network_too_large_to_build_is_refused(folder):
+    reseal(folder, lambda content: content["network"].update(in_channels=10**15))
+    assert "field network" in refusal(folder)
+
+
+def test_wrong_places_are_named(folder, tmp_path):
+    assert "is a file, not a model folder" in refusal(folder / "model.json")
+    assert f"did you mean {folder}?" in refusal(tmp_path)
+    assert "is not a folder name" in refusal("")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    assert "is a folder where a file should be" in refusal(folder)
 
 
 def test_batch_norm_buffers_are_stored(tmp_path):

@@ -1,9 +1,10 @@
 """The ablation options and the registry."""
 
+import numpy as np
 import pytest
 import torch
 
-from fheat import FractionalHeat, allocation, create_model, list_models, load, register_model, save
+from fheat import FractionalHeat, allocation, cost, create_model, list_models, load, register_model, save
 from fheat.models.light_u import SITES as SMALL
 from fheat.models.registry import _NETWORKS, model_options
 from fheat.ops.gates import gates_of
@@ -34,8 +35,8 @@ def test_sites_are_named_in_the_order_data_flows():
     assert [row.site for row in allocation(create_model("fheat_seg_l", patch_size=PATCH))] == list(LARGE)
 
 
-@pytest.mark.parametrize(("alpha", "start", "learns"), [("bounded", 0.3715, True), ("softplus", 0.4269, True)])
-def test_alpha_options(alpha, start, learns):
+@pytest.mark.parametrize(("alpha", "start"), [("bounded", 0.3715), ("softplus", 0.4269)])
+def test_alpha_options(alpha, start):
     row = allocation(create_model("fheat_seg", patch_size=PATCH, alpha=alpha))["dec1"]
     assert row.alpha == pytest.approx(start, abs=1e-4)
 
@@ -75,6 +76,10 @@ def test_position_is_used_as_it_is_on_the_patch_and_resized_elsewhere():
     assert model._bottom(torch.zeros(1, 96, 2, 3, 5)).shape == (1, 96, 2, 3, 5)
     model.position.data.fill_(2.0)
     assert (model._bottom(torch.zeros(1, 96, 2, 3, 5)) == 2).all()
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert create_model("fheat_seg", patch_size=np.array([32, 40, 48])).patch_size == (32, 40, 48)
 
 
 REFUSED = [
@@ -125,3 +130,10 @@ def test_a_network_of_your_own(tmp_path, monkeypatch):
         register_model("own", Own)
     with pytest.raises(TypeError, match="does not take in_channels"):
         register_model("other", lambda width=3: None)
+    with pytest.raises(TypeError, match=r"options without default \(width\)"):
+        register_model("other", lambda in_channels, out_channels, patch_size, width: None)
+    register_model("empty", lambda in_channels, out_channels, patch_size: None)
+    with pytest.raises(TypeError, match="returned NoneType"):
+        create_model("empty")
+    assert allocation(create_model("own", patch_size=(6, 5, 4)))["net.1"].grid == (6, 5, 4)
+    assert cost(create_model("own", patch_size=(6, 5, 4))).rest == 120 * 4 * (27 + 2)

@@ -60,8 +60,9 @@ def test_closed_gate_is_the_identity_bitwise_for_every_size(kind, delta):
     for dims in (1, 2, 3):
         gate = FractionalHeat(dims=dims)
         gate.delta.data.fill_(delta)
-        for length in range(1, 65):
-            grid = (length, *[1 + (length * step) % 13 for step in (5, 7)][: dims - 1])
+        for length, axis in itertools.product(range(1, 65), range(dims)):
+            grid = [1 + (length * step) % 5 for step in range(dims)]
+            grid[axis] = length
             x = torch.randn(1, 2, *grid).to(kind)
             y = gate(x)
             assert y.dtype == kind
@@ -136,6 +137,7 @@ def test_gradcheck(strength, alpha, grid):
         return torch.func.functional_call(gate, {"theta": theta, "delta": delta}, (x,))
 
     assert torch.autograd.gradcheck(function, (x, gate.theta, gate.delta))
+    assert torch.autograd.gradgradcheck(function, (x, gate.theta, gate.delta))
 
 
 def test_gradient_in_tau_is_the_dirichlet_pairing():
@@ -328,6 +330,7 @@ BAD_ARGUMENTS = [
     ({"size": (4, 0, 4)}, "size=(4, 0, 4)"),
     ({"size": -1}, "size=(-1, -1, -1)"),
     ({"size": (4.0, 4, 4)}, "size="),
+    ({"size": 4.0}, "size=4.0"),
     ({"dims": 4}, "dims=4"),
     ({"alpha": "linear"}, "alpha='linear'"),
     ({"alpha": 2.5}, "alpha=2.5"),
@@ -353,14 +356,20 @@ def test_refuses_arguments(options, says):
 
 
 @pytest.mark.parametrize("name", ["theta", "delta"])
-def test_nan_parameters_are_named(name):
+@pytest.mark.parametrize(("value", "shown"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "infinite")])
+def test_parameters_that_are_no_numbers_are_named(name, value, shown):
     gate = FractionalHeat()
-    getattr(gate, name).data.fill_(math.nan)
+    getattr(gate, name).data.fill_(value)
     x = torch.randn(1, 1, 4, 4, 4)
-    with pytest.raises(ValueError, match=f"{name} of this FractionalHeat is NaN"):
+    with pytest.raises(ValueError, match=f"{name} of this FractionalHeat is {shown}: training diverged"):
         gate(x)
-    with pytest.raises(ValueError, match=f"{name} of this FractionalHeat is NaN"):
+    with pytest.raises(ValueError, match=f"{name} of this FractionalHeat is {shown}"):
         _ = gate.closed
+
+
+def test_size_takes_any_whole_numbers():
+    assert FractionalHeat(size=np.int64(4)).size == (4, 4, 4)
+    assert FractionalHeat(size=[np.int32(4), 5, 6]).size == (4, 5, 6)
 
 
 @pytest.mark.parametrize("name", ["theta", "delta"])

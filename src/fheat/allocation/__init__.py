@@ -4,20 +4,20 @@
 """
 
 import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from fheat.allocation.sites import Inputs
     from fheat.allocation.table import Allocation
 
 
 class _Room(ModuleType):
     """Importing any file of this room makes Python bind `fheat.allocation` to the room, so the room takes the call."""
 
-    def __call__(self, model: "nn.Module", shape: Sequence[int] | None = None) -> "Allocation":
+    def __call__(self, model: "nn.Module", shape: "Inputs | None" = None) -> "Allocation":
         """Read the gates of any network, see `fheat.allocation.table.allocation`."""
         from fheat.allocation.table import allocation
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fheat.allocation.counter import COUNTER, count_macs, parameters
-from fheat.allocation.sites import Visit, input_shape, visits, weightless
+from fheat.allocation.sites import Inputs, Visit, checked_inputs, run_copy, visits
 from fheat.ops.dct import Transform, axis_macs, transform_for
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
@@ -43,19 +43,19 @@ class Cost:
         )
 
 
-def cost(model: nn.Module, shape: Sequence[int] | None = None, *, transform: Transform | None = None) -> Cost:
+def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform | None = None) -> Cost:
     """Count the parameters and multiply-adds of any network that contains gates (or none).
 
     Args:
-        model: the network; it is not changed and nothing is computed.
-        shape: input shape (N, C, *grid); our networks default to one patch.
+        model: the network; it is not changed.
+        shape: input shape (N, C, *grid), one patch for our networks; or a tuple of example inputs.
         transform: algorithm to count the open gates with, instead of each gate's own (`product`, `split`, `fft`).
     """
-    full = input_shape(model, shape)
-    if full is None:
-        raise ValueError(f"shape is needed: {type(model).__name__} does not say its in_channels and patch_size")
+    inputs = checked_inputs(model, shape)
+    if inputs is None:
+        raise ValueError(f"shape is needed: {type(model).__name__} does not say which input it is made for")
     gates = gates_of(model)
-    seen = visits(model, full)
+    seen = visits(model, inputs)
     sites = {site: gate_macs(gate, seen[site], transform) for site, gate in gates.items()}
     used = {
         transform_for(length, _device_type(gate), transform or gate.transform)
@@ -65,9 +65,10 @@ def cost(model: nn.Module, shape: Sequence[int] | None = None, *, transform: Tra
         for length in visit.grid
         if length > 1
     }
-    rest = _macs_without_gates(model, full)
+    rest = _macs_without_gates(model, inputs)
     total = sum(sites.values())
-    return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), full, COUNTER)
+    shape = tuple(inputs[0].shape)
+    return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), shape, COUNTER)
 
 
 def gate_macs(gate: FractionalHeat, calls: Sequence[Visit], transform: Transform | None = None) -> int:
@@ -92,10 +93,10 @@ def _device_type(gate: FractionalHeat) -> str:
     return gate.delta.device.type if gate.delta is not None else "cpu"
 
 
-def _macs_without_gates(model: nn.Module, shape: Sequence[int]) -> int:
-    ghost = weightless(model)
-    for gate in gates_of(ghost).values():
-        gate.bypass(alpha=1.0)
-    with torch.no_grad():
-        x = torch.empty(*shape, device="meta")
-        return count_macs(lambda: ghost(x))
+def _macs_without_gates(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+        for gate in gates_of(copied).values():
+            gate.bypass(alpha=1.0)
+        return count_macs(lambda: copied(*inputs))
+
+    return run_copy(model, inputs, count)

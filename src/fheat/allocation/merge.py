@@ -35,24 +35,26 @@ def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> Frac
 def merge(model: Network, *, tolerance: float = 1e-6) -> Network:
     """Return a copy in which gates that follow each other directly in an `nn.Sequential` are one gate.
 
-    Only there does the structure prove that nothing stands between them; gates of FHEAT-Seg are separated by
-    normalisation and products and are left alone. Runs whose open gates differ in alpha are left alone as well.
+    The merged gate takes the place of the first, `nn.Identity` the places of the others, so paths and indices stay.
+    Only containers that run their layers in order are touched; gates of FHEAT-Seg are separated by normalisation and
+    products and are left alone, and so are runs whose open gates differ in alpha.
     """
     copied = copy.deepcopy(model)
-    for container in [module for module in copied.modules() if isinstance(module, nn.Sequential)]:
-        kept: list[nn.Module] = []
-        for layer in container:
-            last = kept[-1] if kept else None
-            pair = [gate for gate in (last, layer) if isinstance(gate, FractionalHeat)]
-            if len(pair) == 2 and _obstacle(pair, tolerance) is None:
-                kept[-1] = compose(pair, tolerance=tolerance)
-            else:
-                kept.append(layer)
-        if len(kept) < len(container):
-            for name in list(container._modules):
-                del container._modules[name]
-            container.extend(kept)
+    for container in copied.modules():
+        if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:
+            _merge_runs(container, tolerance)
     return copied
+
+
+def _merge_runs(layers: nn.Sequential, tolerance: float) -> None:
+    first = 0  # where the current run of gates starts
+    for place in range(1, len(layers)):
+        pair = [gate for gate in (layers[first], layers[place]) if isinstance(gate, FractionalHeat)]
+        if len(pair) == 2 and _obstacle(pair, tolerance) is None:
+            layers[first] = compose(pair, tolerance=tolerance)
+            layers[place] = nn.Identity()
+        else:
+            first = place
 
 
 def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
@@ -65,4 +67,6 @@ def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
     alphas = [gate.alpha.item() for gate in gates if not gate.closed]
     if alphas and max(alphas) - min(alphas) > tolerance:
         return f"gates have alpha from {min(alphas):.6g} to {max(alphas):.6g}: times add for one alpha only"
+    if alphas and not any(gate.strength.item() for gate in gates):
+        return "gates have strengths that underflow to zero without being closed: there is nothing to add"
     return None

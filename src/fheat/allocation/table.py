@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from fheat.allocation.cost import gate_macs
-from fheat.allocation.sites import Visit, input_shape, visits
+from fheat.allocation.sites import Inputs, Visit, checked_inputs, visits
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
 
 
 @dataclass(frozen=True)
 class Row:
-    """One gate: where it sits, what it sees, what training made of it, what it costs per forward pass."""
+    """One gate: where it sits, what it sees, what training made of it, what it costs per forward pass.
+
+    `state` is `open`, `closed` (D = 0, still in the graph) or `retired` (gone from the graph).
+    """
 
     site: str
     grid: tuple[int, ...] | None
@@ -22,13 +25,9 @@ class Row:
     D: float
     alpha: float
     tau: float
+    state: Literal["open", "closed", "retired"]
     retired: bool
     macs: int | None
-
-    @property
-    def state(self) -> str:
-        """`open`, `closed` (D = 0, still in the graph) or `retired` (gone from the graph)."""
-        return "retired" if self.retired else "closed" if self.D == 0 else "open"
 
 
 class Allocation(Sequence[Row]):
@@ -59,7 +58,7 @@ class Allocation(Sequence[Row]):
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the rows as plain data."""
-        return [asdict(row) | {"state": row.state} for row in self.rows]
+        return [asdict(row) for row in self.rows]
 
     def __str__(self) -> str:
         head = ("site", "grid", "channels", "D", "alpha", "tau", "state", "macs")
@@ -68,22 +67,22 @@ class Allocation(Sequence[Row]):
         return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def allocation(model: nn.Module, shape: Sequence[int] | None = None) -> Allocation:
+def allocation(model: nn.Module, shape: Inputs | None = None) -> Allocation:
     """Read the gates of any network.
 
-    Grid, channels and multiply-adds depend on the input; they are None where neither `shape` (N, C, *grid) is given nor
-    the network says its patch size. A gate that is never called has no grid either.
+    Grid, channels and multiply-adds depend on the input; they are None where neither `shape` is given, (N, C, *grid)
+    or a tuple of example inputs, nor the network says what it is made for. A gate never called has no grid either.
     """
-    full = input_shape(model, shape)
-    seen = None if full is None else visits(model, full)
+    inputs = checked_inputs(model, shape)
+    seen = None if inputs is None else visits(model, inputs)
+    batch = 1 if inputs is None else inputs[0].shape[0]
     return Allocation(
-        [_row(site, gate, None if seen is None else seen[site], full) for site, gate in gates_of(model).items()]
+        [_row(site, gate, None if seen is None else seen[site], batch) for site, gate in gates_of(model).items()]
     )
 
 
-def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, shape: tuple[int, ...] | None) -> Row:
+def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, batch: int) -> Row:
     gate.check_parameters()
-    batch = shape[0] if shape else 1
     return Row(
         site=site,
         grid=calls[0].grid if calls else gate.size,
@@ -91,6 +90,7 @@ def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, shape: tupl
         D=gate.strength.item(),
         alpha=gate.alpha.item(),
         tau=gate.tau.item(),
+        state="retired" if gate.retired else "closed" if gate.closed else "open",
         retired=gate.retired,
         macs=None if calls is None else gate_macs(gate, calls),
     )

@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from fheat.allocation.cost import cost
 from fheat.allocation.table import allocation
 from fheat.cli.main import UsageError
+from fheat.cli.options import parse
 from fheat.models.folder import load
 from fheat.models.registry import recipe_of
 
@@ -18,10 +20,10 @@ from fheat.models.registry import recipe_of
 class Allocation:
     """Show, for each gate of a model folder, its strength D, order alpha, state and cost.
 
-    Example: fheat allocation runs/la-4/best --json
+    Example: fheat allocation demo/model --json
     """
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Model folder, written by fheat.save or by training."""
     patch_size: tuple[int, int, int] | None = None
     """Grid to cost; the model's own patch if not given."""
@@ -31,7 +33,7 @@ class Allocation:
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = tyro.cli(Allocation, args=list(arguments), prog="fheat allocation")
+    options = parse(Allocation, "allocation", arguments)
     model = load(options.folder)
     shape = None if options.patch_size is None else (1, recipe_of(model).in_channels, *options.patch_size)
     try:

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import tyro
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
 from fheat.allocation.cost import cost
 from fheat.allocation.retire import retire
 from fheat.allocation.table import allocation
-from fheat.cli.main import UsageError
+from fheat.cli.main import UsageError, program
+from fheat.cli.options import parse
 from fheat.models.card import Card
-from fheat.models.folder import load, save
+from fheat.models.folder import check_target, load, save
 from fheat.models.registry import create_model
 from fheat.ops.gates import gates_of
 from fheat.report.spectral import save_allocation_figure
@@ -44,9 +45,13 @@ PATCH = (48, 48, 48)
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = tyro.cli(Demo, args=list(arguments), prog="fheat demo")
+    options = parse(Demo, "demo", arguments)
     if options.iterations < 0:
         raise UsageError(f"iterations={options.iterations} is negative: give 0 or more")
+    if not 0 <= options.seed < 2**63:
+        raise UsageError(f"seed={options.seed} is out of range: give a whole number from 0 to 2^63 - 1")
+    options.out.mkdir(parents=True, exist_ok=True)
+    check_target(options.out / "model", overwrite=True)
     torch.manual_seed(options.seed)
     model = create_model("fheat_seg", patch_size=PATCH)
     history = _train(model, options)
@@ -56,7 +61,6 @@ def run(arguments: Sequence[str]) -> None:
     with torch.no_grad():
         equal = torch.equal(small(x), model(x))
     before, after, table = cost(create_model("fheat_seg", patch_size=PATCH)), cost(small), allocation(small)
-    options.out.mkdir(parents=True, exist_ok=True)
     card = Card(title="fheat demo", classes=("background", "blob"), data="synthetic blobs", licence="Apache-2.0")
     folder = save(small, options.out / "model", card, overwrite=True)
     with torch.no_grad():
@@ -71,7 +75,7 @@ def run(arguments: Sequence[str]) -> None:
     print(f"\nbefore: {before}\nafter:  {after}\n")
     print(f"torch.equal(retire(model)(x), model(x)): {equal}")
     print(f"torch.equal(load(folder)(x), retire(model)(x)): {restored}")
-    print(f"wrote {folder} and {picture}; next: fheat allocation {folder}")
+    print(f"wrote {folder} and {picture}; next: {program()} allocation {folder}")
 
 
 def _train(model: nn.Module, options: Demo) -> list[dict[str, float]]:
@@ -79,8 +83,9 @@ def _train(model: nn.Module, options: Demo) -> list[dict[str, float]]:
     generator = torch.Generator().manual_seed(options.seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=1e-4)
     gates = gates_of(model)
+    screen = Console(stderr=True)
     history = [{site: gate.strength.item() for site, gate in gates.items()}]
-    for _ in track(range(options.iterations), "training", disable=options.json):
+    for _ in track(range(options.iterations), "training", console=screen, disable=not screen.is_terminal):
         x, label = _blobs(generator)
         logits = model(x)
         inside = logits.softmax(dim=1)[:, 1]

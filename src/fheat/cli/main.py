@@ -1,9 +1,12 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
 import errno
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 from fheat import __version__
@@ -24,28 +27,41 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except UsageError as error:
+        return _fail(f"{error}; see '{program()} {words[0]} --help'", 2)
+    except BadInput as error:
+        return _fail(str(error), 3)
+    except BrokenPipeError:
+        # The reader left. Python would complain about the rest when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        no_room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+        remedy = "free space or choose a writable folder" if no_room else "choose another path"
+        return _fail(f"{error.filename or 'output'}: {error.strerror}; {remedy}", 4 if no_room else 3)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+
+
+def program() -> str:
+    """Return how the user can call this program: `fheat` where that is found, else its path."""
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "fheat" and shutil.which("fheat") is None else "fheat"
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(_help())
+        print(_help(), flush=True)
         return 0 if words else 2
     if words[0] == "--version":
         print(f"fheat {__version__}")
         return 0
     if words[0] not in VERBS:
-        return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see 'fheat --help'", 2)
-    try:
-        import_module(f"fheat.cli.{words[0]}").run(words[1:])
-    except UsageError as error:
-        return _fail(f"{error}; see 'fheat {words[0]} --help'", 2)
-    except BadInput as error:
-        return _fail(str(error), 3)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left; Python would complain about the unflushed rest
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        return _fail(f"{error.filename or 'output'}: {error.strerror}; free space or choose a writable folder", 4)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see '{program()} --help'", 2)
+    import_module(f"fheat.cli.{words[0]}").run(words[1:])
+    sys.stdout.flush()
     return 0
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from fheat.allocation.cost import cost, giga
 from fheat.allocation.counter import COUNTER
 from fheat.cli.main import UsageError
+from fheat.cli.options import parse
 from fheat.models.registry import create_model, list_models, model_options
 from fheat.ops.gates import gates_of
 
@@ -35,11 +35,11 @@ class Models:
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = tyro.cli(Models, args=list(arguments), prog="fheat models")
+    options = parse(Models, "models", arguments)
     try:
         rows = [_row(name, options) for name in list_models()]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    except (ValueError, RuntimeError) as error:  # RuntimeError: a patch no memory can hold
+        raise UsageError(str(error).split("\n")[0]) from None
     if options.json:
         print(json.dumps({"counter": COUNTER, "patch_size": options.patch_size, "networks": rows}, indent=1))
     else:
@@ -69,7 +69,7 @@ def _print(rows: list[dict[str, Any]], options: Models) -> None:
         closed = giga(row["macs_gates_closed"]) if row["gates"] else "-"
         name, parameters, gates = row["name"], f"{row['parameters']:,}", str(len(row["gates"]))
         table.add_row(name, parameters, giga(row["macs_gates_open"]), closed, gates)
-    Console().print(table)
+    Console(width=max(Console().width, 80)).print(table)
     for row in rows:
         settings = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
         print(f"{row['name']} takes {settings or 'no options'}")

@@ -1,5 +1,6 @@
 """What every segmentation network here has in common: its contract, its features and its input check."""
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ class SegmentationNetwork(nn.Module):
         self.out_channels = out_channels
         self.patch_size = checked_patch_size(patch_size)
 
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of an input the network is made for: one patch."""
+        return (1, self.in_channels, *self.patch_size)
+
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
         return self.forward_features(x).logits
@@ -58,7 +64,10 @@ class SegmentationNetwork(nn.Module):
 
 def checked_patch_size(patch_size: Sequence[int]) -> tuple[int, int, int]:
     """Return three lengths of at least 32, or raise a one-line error."""
-    lengths = tuple(patch_size)
-    if len(lengths) != 3 or not all(isinstance(length, int) and length >= SMALLEST_AXIS for length in lengths):
-        raise ValueError(f"patch_size={lengths} is not usable: give three whole numbers of at least {SMALLEST_AXIS}")
-    return lengths[0], lengths[1], lengths[2]
+    try:
+        first, second, third = map(operator.index, patch_size)
+    except (TypeError, ValueError):
+        first = second = third = 0
+    if min(first, second, third) < SMALLEST_AXIS:
+        raise ValueError(f"patch_size={patch_size} is not usable: give three whole numbers of at least {SMALLEST_AXIS}")
+    return first, second, third

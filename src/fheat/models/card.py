@@ -1,8 +1,8 @@
 """What a model folder says besides its weights. Every field is data; nothing in it is ever executed."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, PositiveFloat, PositiveInt
 
 
 class _Strict(BaseModel):
@@ -35,8 +35,8 @@ class Card(_Strict):
     window: Window | None = None
     data: str = ""
     licence: str = ""
-    training: dict[str, Any] = Field(default_factory=dict)
-    metrics: dict[str, float] = Field(default_factory=dict)
+    training: dict[str, JsonValue] = Field(default_factory=dict)
+    metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
 
 
 class Network(_Strict):
@@ -46,7 +46,7 @@ class Network(_Strict):
     in_channels: PositiveInt
     out_channels: PositiveInt
     patch_size: tuple[PositiveInt, ...]
-    options: dict[str, Any]
+    options: dict[str, JsonValue]
 
 
 class Manifest(_Strict):
@@ -56,6 +56,8 @@ class Manifest(_Strict):
     network: Network
     retired: dict[str, float]
     """Sites whose gates are gone, with the alpha they had."""
+    frozen: dict[str, FiniteFloat]
+    """Sites whose strength is a constant, with that constant."""
     card: Card
     sha256: dict[str, str]
     """Of the weight file, and of this file with its own hash left empty."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
-from torch import nn
+from torch import Tensor, nn
 
 from fheat.errors import BadInput
 from fheat.files import write_folder
@@ -32,21 +33,21 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
     Args:
         model: built by `create_model` (also from a network added with `register_model`); retired gates stay retired.
         folder: created; an existing model folder is replaced only with `overwrite`, anything else never.
-        card: classes, preprocessing, training facts and metrics.
+        card: classes, preprocessing, training facts and metrics; by default the one the network was loaded with.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     recipe = recipe_of(model)
-    target = Path(folder)
-    if target.exists():
-        if not overwrite:
-            raise BadInput(target, "exists already", "choose another folder or pass overwrite=True")
-        if not (target / MANIFEST).is_file():
-            raise BadInput(
-                target, f"is not a model folder (no {MANIFEST})", "choose another folder; nothing was touched"
-            )
+    card = card or getattr(model, "card", None) or Card()
+    if card.classes and len(card.classes) != recipe.out_channels:
+        raise ValueError(f"card.classes has {len(card.classes)} names for {recipe.out_channels} output channels")
+    target = check_target(folder, overwrite=overwrite)
     gates = gates_of(model)
     for gate in gates.values():
         gate.check_parameters()
     state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
+    broken = _first_not_finite(state)
+    if broken is not None:
+        raise ValueError(f"key {broken!r} holds NaN or infinity: training diverged, save an earlier model")
     weights = to_bytes(state)
     manifest = Manifest(
         network=Network(
@@ -57,31 +58,54 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
             options=recipe.options,
         ),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
-        card=card or Card(),
+        frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
+        card=card,
         sha256={WEIGHTS: _sha256(weights), MANIFEST: ""},
     )
     content = manifest.model_dump(mode="json")
     content["sha256"][MANIFEST] = _sha256(_canonical(content))
     write_folder(target, {WEIGHTS: weights, MANIFEST: _canonical(content)})
+    return Path(folder)
+
+
+def check_target(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return where a model folder may be written, links followed, or raise `BadInput`; nothing is touched."""
+    target = Path(folder).resolve()
+    if target.exists():
+        if not overwrite:
+            raise BadInput(folder, "exists already", "choose another folder or pass overwrite=True")
+        if not target.is_dir() or not (target / MANIFEST).is_file():
+            raise BadInput(
+                folder, f"is not a model folder (no {MANIFEST})", "choose another folder; nothing was touched"
+            )
+        foreign = sorted(path.name for path in target.iterdir() if path.name not in (WEIGHTS, MANIFEST))
+        if foreign:
+            raise BadInput(
+                folder, f"holds {foreign[0]!r}, which is not part of a model", "move it; nothing was touched"
+            )
     return target
 
 
 def load(folder_or_zoo_name: str | Path) -> nn.Module:
-    """Read a network from a model folder, in evaluation mode; `model.card` holds its card.
+    """Read a network from a model folder, in evaluation mode and in the precision it was saved in.
 
-    Raises `BadInput` naming the file and what differs if a byte changed, a key is missing or superfluous, or the
-    weights belong to another architecture.
+    `model.card` holds its card. Raises `BadInput` naming the file and what differs if a byte changed, a key is missing
+    or superfluous, or the weights belong to another architecture.
     """
     folder = Path(folder_or_zoo_name)
+    if not str(folder_or_zoo_name):
+        raise BadInput("''", "is not a folder name", "give a folder written by fheat.save")
+    if folder.is_file():
+        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.parent}")
     if not folder.is_dir():
-        raise BadInput(folder, "no such model folder", "give a folder written by fheat.save (the zoo is empty so far)")
+        raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
     manifest = read_manifest(folder)
     path = folder / WEIGHTS
     weights = _read(path)
     if _sha256(weights) != manifest.sha256[WEIGHTS]:
         raise BadInput(path, f"sha256 differs from the one in {MANIFEST}: the file was changed", _GET_AGAIN)
     model = _build(manifest, folder / MANIFEST)
-    _fill(model, path)
+    _fill(model, weights, path)
     model.card = manifest.card  # type: ignore[assignment]
     return model.eval()
 
@@ -89,11 +113,15 @@ def load(folder_or_zoo_name: str | Path) -> nn.Module:
 def read_manifest(folder: Path) -> Manifest:
     """Read and verify `model.json` alone."""
     path = folder / MANIFEST
+    if not path.exists():
+        inside = [child.parent for child in sorted(folder.glob(f"*/{MANIFEST}"))]
+        remedy = f"did you mean {inside[0]}?" if inside else _GET_AGAIN
+        raise BadInput(path, "is missing", remedy)
     raw = _read(path)
     try:
         content = json.loads(raw)
         stated = content["sha256"][MANIFEST]
-        content["sha256"][MANIFEST] = ""
+        content["sha256"][WEIGHTS], content["sha256"][MANIFEST] = content["sha256"][WEIGHTS], ""
         intact = stated == _sha256(_canonical(content))
         content["sha256"][MANIFEST] = stated
         intact = intact and raw == _canonical(content)
@@ -102,8 +130,9 @@ def read_manifest(folder: Path) -> Manifest:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise BadInput(path, f"field {field}: {first['msg']}", _SAVE_AGAIN) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(path, f"is not a model description ({type(error).__name__}: {error})", _GET_AGAIN) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise BadInput(path, f"is not a model description ({reason})", _GET_AGAIN) from None
     if not intact:
         raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
     return manifest
@@ -114,38 +143,53 @@ def _build(manifest: Manifest, path: Path) -> nn.Module:
     recipe = Recipe(network.name, network.in_channels, network.out_channels, network.patch_size, network.options)
     try:
         model = recipe.build()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
+        reason = str(error).split("\n")[0]
         raise BadInput(
-            path, f"field network: {error}", "install the version that wrote it, or register_model"
+            path, f"field network: {reason}", "install the version that wrote it, or register_model"
         ) from None
     gates = gates_of(model)
-    for site, alpha in manifest.retired.items():
-        if site not in gates:
-            raise BadInput(path, f"field retired: {network.name} has no gate {site!r}", _SAVE_AGAIN)
-        gates[site].bypass(alpha)
+    for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):
+        for site, value in sites.items():
+            if site not in gates:
+                raise BadInput(path, f"field {name}: {network.name} has no gate {site!r}", _SAVE_AGAIN)
+            if name == "retired":
+                gates[site].bypass(value)
+            else:
+                gates[site].set_strength(value)
     return model
 
 
-def _fill(model: nn.Module, path: Path) -> None:
-    expected = model.state_dict()
+def _fill(model: nn.Module, weights: bytes, path: Path) -> None:
     name = type(model).__name__
     try:
-        with safe_open(path, framework="pt") as stored:
-            present = set(stored.keys())
-            for key in sorted(expected.keys() | present):
-                if key not in present:
-                    raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
-                if key not in expected:
-                    raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
-                found, wanted = tuple(stored.get_slice(key).get_shape()), tuple(expected[key].shape)
-                if found != wanted:
-                    raise BadInput(path, f"key {key!r} has shape {found} where {name} has {wanted}", _GET_AGAIN)
-            model.load_state_dict({key: stored.get_tensor(key) for key in present})
+        stored = from_bytes(weights)
     except SafetensorError as error:
         raise BadInput(path, f"is not a safetensors file ({error})", _GET_AGAIN) from None
-    for key, value in model.state_dict().items():
+    expected = model.state_dict()
+    for key in sorted(expected.keys() | stored.keys()):
+        if key not in stored:
+            raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
+        if key not in expected:
+            raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
+        found, wanted = tuple(stored[key].shape), tuple(expected[key].shape)
+        if found != wanted:
+            raise BadInput(path, f"key {key!r} has shape {found} where {name} has {wanted}", _GET_AGAIN)
+        if stored[key].is_floating_point() != expected[key].is_floating_point():
+            raise BadInput(
+                path, f"key {key!r} is {stored[key].dtype} where {name} has {expected[key].dtype}", _GET_AGAIN
+            )
+    broken = _first_not_finite(stored)
+    if broken is not None:
+        raise BadInput(path, f"key {broken!r} holds NaN or infinity", "training diverged: use an earlier model")
+    model.load_state_dict(stored, assign=True)  # keeps the stored precision
+
+
+def _first_not_finite(state: dict[str, Tensor]) -> str | None:
+    for key, value in state.items():
         if value.is_floating_point() and not torch.isfinite(value).all():
-            raise BadInput(path, f"key {key!r} holds NaN or infinity", "training diverged: use an earlier model")
+            return key
+    return None
 
 
 def _read(path: Path) -> bytes:
@@ -153,6 +197,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise BadInput(path, "is missing", _GET_AGAIN) from None
+    except IsADirectoryError:
+        raise BadInput(path, "is a folder where a file should be", _GET_AGAIN) from None
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

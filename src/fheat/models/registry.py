@@ -32,6 +32,11 @@ class Recipe:
     patch_size: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of an input the network is made for: one patch."""
+        return (1, self.in_channels, *self.patch_size)
+
     def build(self) -> nn.Module:
         """Build the network again, with fresh weights."""
         return create_model(self.name, self.in_channels, self.out_channels, self.patch_size, **self.options)
@@ -58,7 +63,9 @@ def create_model(
             accepted = ", ".join(known) or "no options"
             raise TypeError(f"{name} has no option {option!r}{_suggest(option, known)}: it takes {accepted}")
     model = _NETWORKS[name](in_channels=in_channels, out_channels=out_channels, patch_size=tuple(patch_size), **options)
-    model.recipe = Recipe(name, in_channels, out_channels, tuple(patch_size), options)  # type: ignore[assignment]
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"build of {name!r} returned {type(model).__name__}: it must return a torch.nn.Module")
+    model.recipe = Recipe(name, in_channels, out_channels, tuple(map(int, patch_size)), options)  # type: ignore[assignment]
     return model
 
 
@@ -88,9 +95,13 @@ def register_model(name: str, build: Callable[..., nn.Module]) -> None:
     """
     if name in _NETWORKS:
         raise ValueError(f"network {name!r} exists already: choose another name")
-    missing = [key for key in _COMMON if key not in inspect.signature(build).parameters]
+    parameters = inspect.signature(build).parameters
+    missing = [key for key in _COMMON if key not in parameters]
     if missing:
         raise TypeError(f"build of {name!r} does not take {', '.join(missing)}: add them as keyword arguments")
+    bare = [key for key, value in parameters.items() if key not in _COMMON and value.default is value.empty]
+    if bare:
+        raise TypeError(f"build of {name!r} has options without default ({', '.join(bare)}): give each a default")
     _NETWORKS[name] = build
 
 

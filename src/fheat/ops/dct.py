@@ -83,7 +83,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Context in which products of float32 tensors stay float32, whatever autocast says outside."""
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
@@ -98,8 +98,10 @@ def _every_axis(x: Tensor, dims: int, transform: Transform, *, inverse: bool) ->
         raise ValueError(f"dims={dims} does not fit x of shape {tuple(x.shape)}: use 1..{x.ndim}")
     if 0 in x.shape[-dims:]:
         raise ValueError(f"x has an empty axis in its grid {tuple(x.shape[-dims:])}: every length must be at least 1")
-    with without_autocast(x):
+    with _without_autocast(x):
         x = x.to(compute_dtype(x))
+        if x.numel() == 0:  # an empty batch; FFT libraries refuse it
+            return x
         for axis in range(-1, -dims - 1, -1):
             length = x.shape[axis]
             if length > 1:

@@ -6,9 +6,14 @@ from fheat.ops.heat import FractionalHeat
 
 
 def gates_of(model: nn.Module) -> dict[str, FractionalHeat]:
-    """Return the gates by site: the module path without a closing `gate`. A shared gate is listed once."""
-    found = {}
+    """Return the gates by site. A shared gate is listed once.
+
+    A site is the module path; a last part that is just `gate` is left out (`enc1.gate` is the site `enc1`) unless
+    another gate has that name already.
+    """
+    found: dict[str, FractionalHeat] = {}
     for path, module in model.named_modules():
         if isinstance(module, FractionalHeat):
-            found[path.removesuffix("gate").removesuffix(".") or "gate"] = module
+            short = path.removesuffix(".gate") or "gate"
+            found[path if short in found else short] = module
     return found

@@ -1,6 +1,7 @@
 """The fractional heat operator: a gate that mixes globally with a learned strength, or not at all."""
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from fheat.ops import parameterisation as par
 from fheat.ops._constants import constant
-from fheat.ops.dct import Transform, compute_dtype, dct, idct, transform_for, without_autocast
+from fheat.ops.dct import Transform, compute_dtype, dct, idct, transform_for
 
 # exp(-exp(20)) is zero in float64 as well: beyond it only the overflow of the inner exponential would be left.
 _LARGEST_LOG_EXPONENT = 20.0
@@ -145,11 +146,19 @@ class FractionalHeat(nn.Module):
                 self.delta.fill_(self._amount.inverse(value))
 
     def check_parameters(self) -> None:
-        """Raise ValueError where a parameter is NaN. Reads the values from the device."""
+        """Raise ValueError where a parameter is NaN or infinite, or has no value. Reads the values from the device."""
         for name in ("theta", "delta"):
             value = getattr(self, name)
-            if value is not None and math.isnan(value.detach()):
-                raise ValueError(f"{name} of this FractionalHeat is NaN: training diverged, go back to a checkpoint")
+            if value is None:
+                continue
+            if value.is_meta:
+                raise ValueError(f"{name} of this FractionalHeat is on the meta device: give the network values first")
+            number = value.item()
+            if not math.isfinite(number):
+                shown = "NaN" if math.isnan(number) else "infinite"
+                raise ValueError(
+                    f"{name} of this FractionalHeat is {shown}: training diverged, go back to a checkpoint"
+                )
 
     def multiplier(self, size: Sequence[int]) -> Tensor:
         """Return exp(-(D r)^alpha) on a DCT grid, shape `size`: in (0, 1], one at r = 0, all ones when closed."""
@@ -166,10 +175,9 @@ class FractionalHeat(nn.Module):
         if self._always_closed:
             return x
         grid = tuple(map(int, x.shape[-self.dims :]))
-        with without_autocast(x):
-            multiplier, closed = self._multiplier(grid, x)
-            spectrum = dct(x, dims=self.dims, transform=self.transform)
-            y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
+        multiplier, closed = self._multiplier(grid, x)
+        spectrum = dct(x, dims=self.dims, transform=self.transform)
+        y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
         return y if closed is None else torch.where(closed, x, y)
 
     def extra_repr(self) -> str:
@@ -260,9 +268,12 @@ def _readable_for_free(value: Tensor | None) -> bool:
 def _checked_size(size: int | Sequence[int] | None, dims: int) -> tuple[int, ...] | None:
     if size is None:
         return None
-    grid = (size,) * dims if isinstance(size, int) else tuple(size)
+    try:
+        grid = tuple(map(operator.index, size)) if isinstance(size, Sequence) else (operator.index(size),) * dims
+    except TypeError:
+        raise ValueError(f"size={size!r} is not a grid: every length must be a whole number of at least 1") from None
     if len(grid) != dims:
         raise ValueError(f"size={grid} has {len(grid)} axes but dims={dims}: give {dims} lengths or change dims")
-    if not all(isinstance(length, int) and length >= 1 for length in grid):
+    if min(grid) < 1:
         raise ValueError(f"size={grid} is not a grid: every length must be a whole number of at least 1")
     return grid

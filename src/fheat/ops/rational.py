@@ -5,7 +5,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor, nn
 
-from fheat.ops.dct import compute_dtype, without_autocast
+from fheat.ops.dct import compute_dtype
 
 # Numerator a0..a5 and denominator b1..b4. GELU and SiLU are minimax on [-8, 8], fitted and printed by `make fit`
 # (largest errors 4.0e-3 and 5.7e-4); a test refits them.
@@ -71,7 +71,8 @@ class Rational(nn.Module):
         """Apply the activation channel-wise."""
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ValueError(f"x has shape {tuple(x.shape)}: this Rational takes (N, {self.channels}, *grid)")
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}: Rational needs a floating tensor, call x.float()")
         dtype = compute_dtype(x)
-        with without_autocast(x):
-            below = self.denominator.to(dtype)[self.group].t().reshape(4, self.channels, *[1] * (x.ndim - 2))
-            return rational(x.to(dtype), self.numerator.to(dtype), below).to(x.dtype)
+        below = self.denominator.to(dtype)[self.group].t().reshape(4, self.channels, *[1] * (x.ndim - 2))
+        return rational(x.to(dtype), self.numerator.to(dtype), below).to(x.dtype)
