@@ -18,9 +18,11 @@ from record import interleaved, machine
 PATCH = (112, 112, 80)
 
 
-def fheat_seg(open_sites: tuple[str, ...] | None, *, transform: str = "auto", bypass: bool) -> nn.Module:
+def fheat_seg(
+    open_sites: tuple[str, ...] | None, *, transform: str = "auto", mixer: str = "kan", bypass: bool
+) -> nn.Module:
     torch.manual_seed(0)
-    model = create_model("fheat_seg")
+    model = create_model("fheat_seg", mixer=mixer)
     for site, gate in gates_of(model).items():
         gate.transform = transform  # type: ignore[assignment]
         if open_sites is not None and site not in open_sites:
@@ -40,6 +42,7 @@ def main() -> None:
         "fheat_seg, all retired": fheat_seg((), bypass=True),
         "fheat_seg, dec1 open, rest retired": fheat_seg(("dec1",), bypass=True),
         "fheat_seg, dec1 open by split, rest retired": fheat_seg(("dec1",), transform="split", bypass=True),
+        "fheat_seg, gelu mixer, all retired": fheat_seg((), mixer="gelu", bypass=True),
         "light_unetr": create_model("light_unetr"),
     }
     counted = {name: cost(model).to_json() for name, model in networks.items()}

@@ -59,7 +59,7 @@ def test_operator_page_names_the_measured_crossovers():
 def test_operator_page_names_the_measured_price_of_the_split():
     text = (ROOT / "docs" / "operator.md").read_text()
     for device, words in (
-        ("cpu", "measured {} to {} times slower on two CPU threads"),
+        ("cpu", "forward, measured {} to {} times slower on two CPU threads"),
         ("cuda", "{} to {} times on an H200"),
     ):
         stored = json.loads((ROOT / "benchmarks" / "results" / f"transforms-{device}.json").read_text())["gate"]
