@@ -36,6 +36,7 @@ def test_readme_ratios_are_the_measured_ones():
         "all gates open": "fheat_seg, all gates open",
         "all closed, not retired": "fheat_seg, all closed, not retired",
         "dec1 open, rest retired": "fheat_seg, dec1 open, rest retired",
+        "GELU mixers, all retired": "fheat_seg, gelu mixer, all retired",
         "Light-UNETR": "light_unetr",
     }
     for row, name in rows.items():
