@@ -4,16 +4,14 @@ All candidates run in shuffled turns in one process; the medians are stored, onl
 claimed. `python benchmarks/bypass.py [--device cuda]`.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from fheat import cost, create_model, retire
 from fheat.ops.gates import gates_of
-from record import interleaved, machine
+from record import arguments, interleaved, machine
 
 PATCH = (112, 112, 80)
 
@@ -31,11 +29,7 @@ def fheat_seg(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/bypass-DEVICE.json)")
-    options = parser.parse_args()
+    options = arguments(__doc__, "bypass", rounds=40)
     networks = {
         "fheat_seg, all gates open": fheat_seg(None, bypass=False),
         "fheat_seg, all closed, not retired": fheat_seg((), bypass=False),
@@ -65,8 +59,7 @@ def main() -> None:
         "ratio_to_retired": {name: value / base for name, value in times.items()},
         "macs": {name: value["macs"] for name, value in counted.items()},
     }
-    path = options.out or Path(__file__).parent / "results" / f"bypass-{options.device}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,25 @@
 """How a result is measured, and what it says about where."""
 
+import argparse
 import platform
 import random
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
+
+
+def arguments(description: str | None, name: str, *, rounds: int) -> argparse.Namespace:
+    """Read --device, --rounds and --out; the result file is benchmarks/results/NAME-DEVICE.json if not given."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--out", type=Path, help=f"result file (default: benchmarks/results/{name}-DEVICE.json)")
+    options = parser.parse_args()
+    options.out = options.out or Path(__file__).parent / "results" / f"{name}-{options.device}.json"
+    return options
 
 
 def captured(run: Callable[[], object]) -> Callable[[], object]:

@@ -7,16 +7,14 @@ Two experiments, both interleaved so that drift hits every candidate alike; the 
 - gate: the whole operator on every grid of the two networks, by each algorithm and by `auto`.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fheat import FractionalHeat
-from fheat.ops import dct, idct
-from record import interleaved, machine
+from fheat.ops.dct import transform_axis
+from record import arguments, interleaved, machine
 
 METHODS = ("product", "split", "fft")
 LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
@@ -37,13 +35,11 @@ def axis_times(length: int, last: bool, rounds: int, device: str) -> dict[str, d
     shape = (16, other, length) if last else (16, length, other)
     x = torch.randn(shape, device=device)
 
-    def along(method: str, x: Tensor) -> Tensor:
-        if last:
-            return idct(dct(x, dims=1, transform=method), dims=1, transform=method)  # type: ignore[arg-type]
-        # The last of the two axes has length `other`; only the first is transformed, as in a 3D transform.
-        from fheat.ops.dct import _AXIS
+    axis = -1 if last else -2
 
-        return _AXIS[method, True](_AXIS[method, False](x, -2), -2)  # type: ignore[index]
+    def along(method: str, x: Tensor) -> Tensor:
+        spectrum = transform_axis(x, axis, method)  # type: ignore[arg-type]
+        return transform_axis(spectrum, axis, method, inverse=True)  # type: ignore[arg-type]
 
     def backward(method: str) -> None:
         leaf = x.clone().requires_grad_()
@@ -81,11 +77,7 @@ def crossover(table: dict[str, dict[str, dict[str, dict[str, float]]]], method: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/transforms-DEVICE.json)")
-    options = parser.parse_args()
+    options = arguments(__doc__, "transforms", rounds=25)
     torch.manual_seed(0)
     axis = {}
     for length in LENGTHS:
@@ -118,8 +110,7 @@ def main() -> None:
         "axis": axis,
         "gate": gates,
     }
-    path = options.out or Path(__file__).parent / "results" / f"transforms-{options.device}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,19 @@ from fheat.ops import Rational, dct, idct
 from fheat.ops._constants import _BUILT
 
 
+def prepare(gate, x, cold):
+    """Trace with no table built yet, or with all of them there."""
+    _BUILT.clear()
+    if not cold:
+        gate(x)
+
+
 @pytest.mark.parametrize("cold", [True, False], ids=["cold", "warm"])
 @pytest.mark.parametrize("transform", ["product", "split"])
 def test_compiles_without_graph_breaks(cold, transform):
     gate = FractionalHeat(initial_strength=0.8, transform=transform)
     x = torch.randn(1, 2, 6, 5, 4)
-    if cold:
-        _BUILT.clear()
-    else:
-        gate(x)
+    prepare(gate, x, cold)
     torch._dynamo.reset()
     compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
     assert (compiled(x) - gate(x)).abs().max() < 1e-5
@@ -42,10 +46,7 @@ def test_compiled_closed_gate_is_still_the_identity():
 def test_exports(cold, transform):
     gate = FractionalHeat(initial_strength=0.8, transform=transform)
     x = torch.randn(1, 2, 6, 5, 4)
-    if cold:
-        _BUILT.clear()
-    else:
-        gate(x)
+    prepare(gate, x, cold)
     program = torch.export.export(gate, (x,))
     assert torch.equal(program.module()(x), gate(x))
     assert all(type(table) is torch.Tensor for table in _BUILT.values())

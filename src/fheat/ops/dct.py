@@ -45,6 +45,11 @@ def idct(x: Tensor, *, dims: int = 3, transform: Transform = "auto") -> Tensor:
     return _every_axis(x, dims, transform, inverse=True)
 
 
+def transform_axis(x: Tensor, axis: int, transform: ExactTransform, *, inverse: bool = False) -> Tensor:
+    """Transform a float32 or float64 tensor along one axis, `axis` counted from the end (-1 is the last)."""
+    return _AXIS[transform, inverse](x, axis)
+
+
 def transform_for(length: int, device_type: str, transform: Transform = "auto") -> ExactTransform:
     """Return the algorithm used for an axis of this length: the caller's choice, or the measured fastest."""
     if transform not in get_args(Transform):
@@ -105,7 +110,7 @@ def _every_axis(x: Tensor, dims: int, transform: Transform, *, inverse: bool) ->
         for axis in range(-1, -dims - 1, -1):
             length = x.shape[axis]
             if length > 1:
-                x = _AXIS[transform_for(length, x.device.type, transform), inverse](x, axis)
+                x = transform_axis(x, axis, transform_for(length, x.device.type, transform), inverse=inverse)
     return x
 
 
