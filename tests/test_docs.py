@@ -68,6 +68,14 @@ def test_operator_page_names_the_measured_price_of_the_split():
         assert words.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in text.replace("\n", " ")
 
 
+def test_metrics_page_names_the_measured_speed_up():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "surface-cpu.json").read_text())["results"]["512x512x200"]
+    assert stored["ratio"] > 10
+    assert stored["largest_difference"] < 1e-6
+    text = (ROOT / "docs" / "metrics.md").read_text().replace("\n", " ")
+    assert f"medpy takes {stored['ratio']:.0f} times as long" in text
+
+
 def test_example_trains_and_retires():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "classifier_2d.py")], capture_output=True, text=True, check=True

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fheat.allocation.retire import retire as retire
     from fheat.allocation.table import allocation as allocation
     from fheat.errors import BadInput as BadInput
+    from fheat.metrics.evaluate import evaluate as evaluate
     from fheat.models.card import Card as Card
     from fheat.models.folder import load as load
     from fheat.models.folder import save as save
@@ -31,6 +32,7 @@ _HOME = {
     "compose": "fheat.allocation.merge",
     "cost": "fheat.allocation.cost",
     "create_model": "fheat.models.registry",
+    "evaluate": "fheat.metrics.evaluate",
     "list_models": "fheat.models.registry",
     "load": "fheat.models.folder",
     "merge": "fheat.allocation.merge",
