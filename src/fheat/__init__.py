@@ -41,7 +41,7 @@ _HOME = {
     "save": "fheat.models.folder",
 }
 
-_ROOMS = ("nn", "ops", "testing")
+_ROOMS = ("io", "nn", "ops", "testing")
 
 __all__ = sorted(_HOME)
 

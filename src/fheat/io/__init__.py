@@ -1,0 +1,7 @@
+"""Scans and masks on disk, one format per file. Geometry is carried through or the file is refused."""
+
+from fheat.io.nifti import read_nifti as read_nifti
+from fheat.io.nifti import write_nifti as write_nifti
+from fheat.io.volume import Volume as Volume
+
+__all__ = ["Volume", "read_nifti", "write_nifti"]

@@ -1,0 +1,235 @@
+"""NIfTI: exact round trips in every orientation, and no damaged file that passes."""
+
+import gzip
+import itertools
+import os
+import resource
+import struct
+
+import nibabel
+import numpy as np
+import pytest
+
+from fheat import BadInput
+from fheat.io import Volume, read_nifti, write_nifti
+
+
+def oblique(degrees):
+    """Rotation about a skew axis."""
+    axis = np.array([1.0, 2.0, -1.5]) / np.linalg.norm([1.0, 2.0, -1.5])
+    angle = np.radians(degrees)
+    cross = np.cross(np.eye(3), axis)
+    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+
+
+def affines():
+    """48 axis orders and flips x 3 spacings x 3 oblique angles."""
+    for order, signs in itertools.product(itertools.permutations(range(3)), itertools.product((1, -1), repeat=3)):
+        for spacing, degrees in itertools.product(((1, 1, 1), (0.625, 0.625, 1.25), (0.3, 0.3, 10)), (0, 17, 45)):
+            matrix = oblique(degrees) @ (np.eye(3)[:, order] * signs) @ np.diag(spacing)
+            affine = np.eye(4)
+            affine[:3, :3], affine[:3, 3] = matrix, (-31.5, 12.25, 7.0)
+            yield affine, spacing
+
+
+def scan(shape=(9, 8, 7), dtype=np.int16, seed=0):
+    rng = np.random.default_rng(seed)
+    return (1000 * rng.random(shape)).astype(dtype)
+
+
+def refusal(path, **options):
+    with pytest.raises(BadInput) as caught:
+        read_nifti(path, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_every_orientation_and_spacing_comes_back(tmp_path):
+    count = 0
+    for affine, spacing in affines():
+        volume = Volume(scan(), affine)
+        write_nifti(volume, tmp_path / "scan.nii.gz")
+        again = read_nifti(tmp_path / "scan.nii.gz")
+        assert np.abs(again.affine - affine).max() < 1e-5
+        assert np.abs(np.linalg.solve(affine, again.affine) - np.eye(4)).max() < 1e-4
+        assert again.orientation == volume.orientation
+        assert again.spacing == pytest.approx(spacing, rel=1e-6)
+        assert np.array_equal(again.data, volume.data)
+        count += 1
+    assert count == 432
+    assert os.listdir(tmp_path) == ["scan.nii.gz"]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u2", "i4", "u4", "f4", "f8"])
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_types_come_back(tmp_path, dtype, ending):
+    volume = Volume(scan(dtype=dtype), np.eye(4))
+    write_nifti(volume, tmp_path / f"a{ending}")
+    again = read_nifti(tmp_path / f"a{ending}")
+    assert again.data.dtype == volume.data.dtype
+    assert np.array_equal(again.data, volume.data)
+    loaded = nibabel.load(tmp_path / f"a{ending}")
+    assert np.array_equal(np.asarray(loaded.dataobj), volume.data)
+
+
+def test_masks_channels_scaling_byte_order_and_version_two(tmp_path):
+    write_nifti(Volume(scan() > 500, np.eye(4)), tmp_path / "mask.nii.gz")
+    assert read_nifti(tmp_path / "mask.nii.gz").data.dtype == np.uint8
+    write_nifti(Volume(scan((5, 4, 3, 2)), np.eye(4)), tmp_path / "channels.nii")
+    assert read_nifti(tmp_path / "channels.nii").data.shape == (5, 4, 3, 2)
+    data = scan()
+    image = nibabel.Nifti1Image(data, np.eye(4))
+    image.header.set_slope_inter(0.5, -3)
+    nibabel.save(image, tmp_path / "scaled.nii")
+    loaded = nibabel.load(tmp_path / "scaled.nii").get_fdata()
+    assert np.abs(read_nifti(tmp_path / "scaled.nii").data - loaded).max() < 1e-3
+    big = nibabel.Nifti1Image(data, np.eye(4), header=nibabel.Nifti1Header(endianness=">"))
+    big.to_filename(tmp_path / "big.nii")
+    assert np.array_equal(read_nifti(tmp_path / "big.nii").data, data)
+    nibabel.save(nibabel.Nifti2Image(data, np.eye(4)), tmp_path / "two.nii.gz")
+    assert np.array_equal(read_nifti(tmp_path / "two.nii.gz").data, data)
+    nibabel.save(nibabel.Nifti1Image(data[..., None, None], np.eye(4)), tmp_path / "five.nii")
+    assert read_nifti(tmp_path / "five.nii").data.shape == data.shape
+
+
+def test_every_flipped_bit_is_detected(tmp_path):
+    """2,000 of 2,000: the file is refused, or (in the name and time fields of gzip) the content is the same."""
+    path = tmp_path / "scan.nii.gz"
+    write_nifti(Volume(scan((24, 24, 12)), np.eye(4)), path)
+    good, content = read_nifti(path), path.read_bytes()
+    rng = np.random.default_rng(1)
+    refused = 0
+    for place, bit in zip(rng.integers(0, len(content), 2000), rng.integers(0, 8, 2000), strict=True):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(bit)
+        path.write_bytes(changed)
+        try:
+            again = read_nifti(path)
+        except BadInput:
+            refused += 1
+        else:
+            assert place < 10, f"byte {place} changed unnoticed"
+            assert np.array_equal(again.data, good.data)
+            assert np.array_equal(again.affine, good.affine)
+    assert refused > 1980
+
+
+def test_every_truncation_is_detected(tmp_path):
+    for ending in (".nii", ".nii.gz"):
+        path = tmp_path / f"scan{ending}"
+        write_nifti(Volume(scan((16, 16, 8)), np.eye(4)), path)
+        content = path.read_bytes()
+        for keep in [0, 1, 10, 100, 347, 348, 351, 352, *range(400, len(content), 97), len(content) - 1]:
+            path.write_bytes(content[:keep])
+            assert path.name in refusal(path)
+
+
+def test_bombs_are_refused_within_the_limit(tmp_path):
+    path = tmp_path / "bomb.nii.gz"
+    with gzip.open(path, "wb", compresslevel=9) as stream:
+        for _ in range(256):
+            stream.write(bytes(2**20))
+    assert path.stat().st_size * 900 < 256 * 2**20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "unpacks to more than 16,777,216 bytes" in refusal(path, limit=2**24)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10  # kilobytes
+    header = nibabel.Nifti1Image(np.zeros((1, 1, 1), np.float32), np.eye(4)).header
+    header.set_data_shape((2000, 2000, 2000))
+    (tmp_path / "huge.nii").write_bytes(header.binaryblock + bytes(108))
+    assert "declares 32,000,000,000 bytes" in refusal(tmp_path / "huge.nii")
+
+
+def test_mutated_headers_give_bad_input_or_a_sound_geometry(tmp_path):
+    """2,000 headers with random bytes, floats and extremes: nothing but BadInput escapes, no broken grid passes."""
+    path = tmp_path / "scan.nii"
+    write_nifti(Volume(scan(), np.diag([0.6, 0.7, 1.3, 1.0])), path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(2)
+    extremes = [struct.pack("<f", v) for v in (np.nan, np.inf, -np.inf, 0.0, 1e38, -1e38, 1e-45)]
+    extremes += [struct.pack("<h", v) for v in (-1, 0, 32767, -32768)]
+    passed = refused = 0
+    for _ in range(2000):
+        changed = bytearray(content)
+        for _ in range(rng.integers(1, 5)):
+            place = int(rng.integers(0, 348))
+            piece = rng.bytes(int(rng.integers(1, 5))) if rng.random() < 0.5 else extremes[rng.integers(len(extremes))]
+            changed[place : place + len(piece)] = piece
+        path.write_bytes(changed[: len(content)])
+        try:
+            volume = read_nifti(path, limit=2**26)
+        except BadInput:
+            refused += 1
+            continue
+        passed += 1
+        assert np.isfinite(volume.affine).all()
+        assert abs(np.linalg.det(volume.affine)) > 0
+        assert all(0 < step <= 1000 for step in volume.spacing)
+        assert volume.data.ndim in (3, 4)
+    assert passed > 100
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda h: h.__setitem__("sform_code", 0) or h.__setitem__("qform_code", 0), "sform_code"),
+        (lambda h: h.__setitem__("srow_x", [np.nan, 0, 0, 0]), "field affine holds NaN"),
+        (lambda h: h.__setitem__("srow_x", [0, 0, 0, 0]), "field affine"),
+        (lambda h: h.__setitem__("pixdim", [1, 2, 1, 1, 1, 1, 1, 1]), "field pixdim"),
+    ],
+)
+def test_bad_fields_are_named(tmp_path, change, says):
+    image = nibabel.Nifti1Image(scan(), np.eye(4))
+    header = image.header.copy()
+    header.set_sform(np.eye(4), 1)
+    change(header)
+    (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4) + scan().tobytes(order="F"))
+    assert says in refusal(tmp_path / "a.nii")
+
+
+def test_other_refusals(tmp_path):
+    nan = scan(dtype=np.float32)
+    nan[1, 2, 3] = np.nan
+    nibabel.save(nibabel.Nifti1Image(nan, np.eye(4)), tmp_path / "nan.nii")
+    assert "holds 1 voxels that are NaN" in refusal(tmp_path / "nan.nii")
+    nibabel.save(nibabel.Nifti1Image(np.ones((3, 3), np.uint8), np.eye(4)), tmp_path / "flat.nii")
+    assert "field dim gives shape (3, 3)" in refusal(tmp_path / "flat.nii")
+    nibabel.save(nibabel.Nifti1Image(np.ones((3, 3, 3), np.complex64), np.eye(4)), tmp_path / "complex.nii")
+    assert "field datatype" in refusal(tmp_path / "complex.nii")
+    (tmp_path / "text.nii").write_text("hello" * 200)
+    refusal(tmp_path / "text.nii")
+    assert "cannot be read" in refusal(tmp_path / "missing.nii")
+    assert "is a folder" in refusal(tmp_path)
+    with pytest.raises(BadInput, match="NIfTI ending"):
+        write_nifti(Volume(scan(), np.eye(4)), tmp_path / "scan.png")
+
+
+@pytest.mark.parametrize(
+    "affine",
+    [
+        np.full((4, 4), np.nan),
+        np.zeros((4, 4)),
+        np.eye(3),
+        np.diag([1e9, 1, 1, 1]),
+        np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]),
+    ],
+)
+def test_no_volume_without_a_geometry(affine):
+    with pytest.raises(ValueError, match="affine"):
+        Volume(scan(), affine)
+
+
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "scan.nii.gz"
+    write_nifti(Volume(scan(), np.eye(4)), path)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_nifti(Volume(scan(seed=1), np.eye(4)), path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["scan.nii.gz"]
