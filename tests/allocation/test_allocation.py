@@ -92,8 +92,51 @@ def test_cost_of_any_network_by_hand():
     assert "fvcore rules" in counted.counter
     with pytest.raises(ValueError, match="shape is needed: Anybodys does not say which input"):
         cost(model)
-    with pytest.raises(ValueError, match="shape="):
-        cost(model, (1, 3, 0, 10))
+    for wrong in ((1, 3, 0, 10), 5, (), (torch.ones(2), 3), "abc", (10**12,) * 4):
+        with pytest.raises(ValueError, match="shape") as caught:
+            cost(model, wrong)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_is_an_example_input_and_unbatched_inputs_count_their_channels():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), FractionalHeat(dims=2))
+    for given in (torch.ones(1, 3, 8, 6), (torch.ones(1, 3, 8, 6),), (1, 3, 8, 6), (3, 8, 6)):
+        row = allocation(model, given)["1"]
+        assert (row.grid, row.channels) == ((8, 6), 8)
+        assert row.macs == cost(model, given).transform == 2 * 8 * 48 * 14
+
+
+def test_gates_called_by_keyword_are_seen():
+    class Keyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = FractionalHeat(dims=2)
+
+        def forward(self, x):
+            return self.gate(x=x)
+
+    assert allocation(Keyword(), (1, 2, 8, 6))["gate"].grid == (8, 6)
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["without values", "for real"])
+def test_counting_is_in_evaluation_mode_and_leaves_statistics_alone(real):
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.gate = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), FractionalHeat(dims=2)
+            self.modes = []
+
+        def forward(self, x):
+            self.modes.append((self.training, torch.is_grad_enabled()))
+            x = self.norm(self.conv(x))
+            return self.gate(x + torch.arange(x.shape[-1])) if real else self.gate(x)
+
+    model = Normed()
+    before = model.norm.running_mean.clone()
+    assert cost(model, (2, 3, 8, 6)).rest == 2 * 48 * (3 * 4 + 2 * 4)
+    assert torch.equal(model.norm.running_mean, before)
+    assert model.training
+    assert model.modes == []
 
 
 def test_cost_equals_what_a_real_run_executes():
@@ -295,6 +338,22 @@ def test_retirement_is_exact_behind_in_place_activations():
     assert torch.equal(retire(model)(x), model(x))
     assert torch.equal(x, kept)
     assert model.act.inplace
+
+
+def test_retirement_leaves_in_place_layers_away_from_closed_gates_alone():
+    class Elsewhere(nn.Module):
+        def __init__(self, strength):
+            super().__init__()
+            self.gate, self.act = FractionalHeat(dims=2, strength=strength), nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            y = 2 * self.gate(x)
+            return y + self.act(y)  # means what it does: the sum sees the activated y
+
+    for model in (Elsewhere("relu"), Elsewhere(0.0)):
+        x = torch.randn(1, 2, 8, 8)
+        assert torch.equal(retire(model)(x), model(x))
+        assert retire(model).act.inplace
 
 
 def test_a_strength_that_underflows_is_not_called_closed():

@@ -84,7 +84,8 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
         (["fly"], 2, "no verb 'fly': use one of demo, models, allocation"),
         (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
         (["models", "--in-channels", "0"], 2, "in_channels=0"),
-        (["models", "--patch-size", "100000", "100000", "100000"], 2, "memory"),
+        (["models", "--patch-size", "100000", "100000", "100000"], 2, "at most 2048"),
+        (["models", "--in-channels", "9" * 30], 2, "whole number from 1 to 4096"),
         (["allocation", "x" * 300], 3, "File name too long"),
         (["allocation", "nowhere"], 3, "nowhere: no such model folder"),
         (["demo", "--iterations", "-1"], 2, "iterations=-1"),
@@ -108,6 +109,8 @@ def test_corrupted_folder_is_bad_input(folder, capsys):
 def test_grid_too_small_for_the_model_is_usage(folder, capsys):
     assert main(["allocation", str(folder), "--patch-size", "8", "40", "40"]) == 2
     assert "pad it to (32, 40, 40)" in capsys.readouterr().err
+    assert main(["allocation", str(folder), "--patch-size", *["99999999"] * 3]) == 2
+    assert "larger than any tensor" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
-from fheat import BadInput, Card, allocation, create_model, load, retire, save
+from fheat import BadInput, Card, FractionalHeat, allocation, create_model, load, register_model, retire, save
 from fheat.models.folder import _canonical, _sha256
+from fheat.models.registry import _NETWORKS
 from fheat.ops.gates import gates_of
 
 PATCH = (32, 32, 32)
@@ -158,6 +159,8 @@ def test_other_architecture_is_named(folder):
         (lambda c: c["network"].update(in_channels="many"), "field network.in_channels"),
         (lambda c: c["network"].update(patch_size=[8, 8, 8]), "patch_size"),
         (lambda c: c["retired"].update(enc9=0.5), "no gate 'enc9'"),
+        (lambda c: c["frozen"].update(enc2=0.5), "the gate 'enc2' of fheat_seg is not frozen"),
+        (lambda c: c["frozen"].update(enc2=-1.0), "field frozen.enc2"),
         (lambda c: c.update(format=2), "field format"),
         (lambda c: c.update(surprise=1), "field surprise"),
         (lambda c: c["card"].update(colour="red"), "field card.colour"),
@@ -244,6 +247,42 @@ def test_frozen_strengths_are_kept(tmp_path):
     x = torch.randn(1, 1, *PATCH)
     with torch.no_grad():
         assert torch.equal(restored(x), model(x))
+
+
+class Tied(torch.nn.Module):
+    """Two layers of one weight, a mask of infinities, and an in-place activation beside a gate."""
+
+    def __init__(self, in_channels, out_channels, patch_size):
+        super().__init__()
+        self.first = torch.nn.Conv3d(1, 1, 1)
+        self.second = torch.nn.Conv3d(1, 1, 1)
+        self.second.weight = self.first.weight
+        self.gate, self.act = FractionalHeat(), torch.nn.ReLU(inplace=True)
+        self.register_buffer("mask", torch.tensor([0.0, -float("inf")]))
+        self.card = "not a model card"
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        return x + self.act(self.gate(x))
+
+
+def test_unusual_networks_come_back_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("fheat.models.registry._NETWORKS", dict(_NETWORKS))
+    register_model("tied", Tied)
+    model = create_model("tied").eval()
+    model.gate.delta.data.fill_(-1.0)
+    small = retire(model)
+    restored = load(save(small, tmp_path / "m"))
+    assert restored.first.weight is restored.second.weight
+    x = torch.randn(1, 1, 5, 5, 5)
+    with torch.no_grad():
+        assert torch.equal(restored(x), model(x))
+        assert torch.equal(small(x), model(x))
+
+
+def test_tuples_in_options_are_stored(tmp_path):
+    model = create_model("fheat_seg", patch_size=PATCH, gates=("dec1", "enc1"))
+    assert load(save(model, tmp_path / "m")).recipe == model.recipe
 
 
 def test_card_stays_with_the_network(folder, tmp_path):
@@ -333,7 +372,7 @@ def test_many_writers_at_once_leave_one_whole_folder(tmp_path):
     [
         (b"[]", "is not a model description"),
         (b"{}", "is not a model description"),
-        (b'{"sha256": {"model.json": ""}}', "is not a model description"),
+        (b'{"sha256": {"model.json": ""}}', "field sha256 must name both files"),
         (b"[" * 100_000, "is not a model description"),
         (b"\xff\xfe", "is not a model description"),
     ],

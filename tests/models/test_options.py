@@ -90,6 +90,8 @@ REFUSED = [
     (lambda: create_model("fheat_seg", mixer="relu"), ValueError, "mixer='relu'"),
     (lambda: create_model("fheat_seg", kan_ratio=0), ValueError, "ratio=0"),
     (lambda: create_model("fheat_seg", alpha="free"), ValueError, "alpha='free'"),
+    (lambda: create_model("fheat_seg", patch_size=32), ValueError, "patch_size=32"),
+    (lambda: create_model("fheat_seg", gates=None), ValueError, "gates=None"),
     (lambda: create_model("fheat_seg", in_channels=0), ValueError, "in_channels=0"),
     (lambda: create_model("fheat_seg", out_channels=-1), ValueError, "out_channels=-1"),
     (lambda: create_model("fheat_seg", patch_size=(112, 112)), ValueError, "patch_size=(112, 112)"),

@@ -342,7 +342,8 @@ BAD_ARGUMENTS = [
     ({"initial_theta": math.nan}, "initial_theta=nan"),
     ({"initial_strength": math.nan}, "initial_strength=nan"),
     ({"initial_strength": -1.0}, "initial_strength=-1.0"),
-    ({"strength": "exp", "initial_strength": 0.0}, "initial_strength=0.0"),
+    ({"strength": "exp", "initial_strength": 0.0}, "a strength of 0.0 cannot be reached"),
+    ({"initial_strength": 1e300}, "initial_strength=1e+300"),
     ({"transform": "wavelet"}, "transform='wavelet'"),
 ]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fheat.allocation.counter import COUNTER, count_macs, parameters
-from fheat.allocation.sites import Inputs, Visit, checked_inputs, run_copy, visits
+from fheat.allocation.sites import Inputs, Visit, checked_inputs, device_of, run_copy, visits
 from fheat.ops.dct import Transform, axis_macs, transform_for
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
@@ -56,9 +56,10 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
         raise ValueError(f"shape is needed: {type(model).__name__} does not say which input it is made for")
     gates = gates_of(model)
     seen = visits(model, inputs)
-    sites = {site: gate_macs(gate, seen[site], transform) for site, gate in gates.items()}
+    kind = device_of(model).type
+    sites = {site: gate_macs(gate, seen[site], kind, transform) for site, gate in gates.items()}
     used = {
-        transform_for(length, _device_type(gate), transform or gate.transform)
+        transform_for(length, kind, transform or gate.transform)
         for site, gate in gates.items()
         if not gate.closed
         for visit in seen[site]
@@ -71,11 +72,13 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
     return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), shape, COUNTER)
 
 
-def gate_macs(gate: FractionalHeat, calls: Sequence[Visit], transform: Transform | None = None) -> int:
+def gate_macs(
+    gate: FractionalHeat, calls: Sequence[Visit], device_type: str, transform: Transform | None = None
+) -> int:
     """Multiply-adds of a gate's transform pairs: 2 C HWZ (H + W + Z) per call by plain products, 0 when closed."""
     if gate.closed:
         return 0
-    return round(sum(_pair_macs(visit, _device_type(gate), transform or gate.transform) for visit in calls))
+    return round(sum(_pair_macs(visit, device_type, transform or gate.transform) for visit in calls))
 
 
 def giga(macs: int) -> str:
@@ -84,13 +87,9 @@ def giga(macs: int) -> str:
 
 
 def _pair_macs(visit: Visit, device_type: str, transform: Transform) -> float:
-    elements = visit.channels * torch.Size(visit.grid).numel()
+    elements = visit.maps * torch.Size(visit.grid).numel()
     lengths = [length for length in visit.grid if length > 1]
     return 2 * elements * sum(axis_macs(length, transform_for(length, device_type, transform)) for length in lengths)
-
-
-def _device_type(gate: FractionalHeat) -> str:
-    return gate.delta.device.type if gate.delta is not None else "cpu"
 
 
 def _macs_without_gates(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:

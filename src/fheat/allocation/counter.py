@@ -25,7 +25,7 @@ def count_macs(run: Callable[[], object]) -> int:
 
 
 def parameters(model: nn.Module) -> int:
-    """Return the number of scalars training can change, shared ones once."""
+    """Return the number of scalars in parameters, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

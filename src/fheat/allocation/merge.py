@@ -24,7 +24,8 @@ def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> Frac
         raise ValueError(reason)
     open_gates = [gate for gate in gates if not gate.closed]
     if not open_gates:
-        return copy.deepcopy(gates[0])
+        learned = [gate for gate in gates if gate.delta is not None]
+        return copy.deepcopy((learned or list(gates))[0])
     merged = copy.deepcopy(open_gates[0])
     alpha = merged.alpha.item()
     tau = sum(gate.strength.item() ** alpha for gate in open_gates)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from fheat.ops.gates import gates_of
+from fheat.ops.gates import gates_of, take_out
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -13,19 +13,17 @@ Network = TypeVar("Network", bound=nn.Module)
 def retire(model: Network) -> Network:
     """Return a copy of any network in which every closed gate is gone from the graph.
 
-    Exact: a closed gate already returns its input bit for bit, so `torch.equal(retire(model)(x), model(x))`. Retired
-    gates have no parameters and no operations; they stay visible in `fheat.allocation`. Open gates are untouched. A
-    gate whose strength is `softplus` or `exp` is never closed and so never retired.
+    Exact in evaluation mode: a closed gate already returns its input bit for bit, so
+    `torch.equal(retire(model)(x), model(x))`. Retired gates have no parameters and no operations; they stay visible in
+    `fheat.allocation`. Open gates are untouched. A gate whose strength is `softplus` or `exp` is never closed and so
+    never retired.
 
-    A closed gate returns a copy, a retired one the tensor itself, so an in-place operation behind it would now write
-    into what stands before it: `inplace` flags of modules are cleared in the copy. In-place code in a `forward` of your
-    own, directly on the output of a gate, is the one thing that must not be there.
+    One thing a `forward` of your own must not do is write in place into the output of a gate (`gate(x).add_(1)`): a
+    retired gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are taken
+    care of.
     """
     copied = copy.deepcopy(model)
-    for module in copied.modules():
-        if getattr(module, "inplace", None) is True:
-            module.inplace = False  # type: ignore[assignment]
     for gate in gates_of(copied).values():
         if gate.closed:
-            gate.retire()
+            take_out(copied, gate, gate.alpha.item())
     return copied

@@ -18,10 +18,11 @@ Inputs = Sequence[int] | Sequence[Tensor]
 
 @dataclass(frozen=True)
 class Visit:
-    """One call of a gate: the grid and the number of channels it saw (batch included)."""
+    """One call of a gate: the grid, the channels, and the maps (channels of all samples) it saw."""
 
     grid: tuple[int, ...]
     channels: int
+    maps: int
 
 
 def checked_inputs(model: nn.Module, inputs: Inputs | None) -> tuple[Tensor, ...] | None:
@@ -30,13 +31,20 @@ def checked_inputs(model: nn.Module, inputs: Inputs | None) -> tuple[Tensor, ...
         inputs = getattr(getattr(model, "recipe", model), "example_shape", None)
         if inputs is None:
             return None
-    given = tuple(inputs)
-    if given and all(isinstance(value, Tensor) for value in given):
-        return tuple(value.detach().to("meta") for value in given if isinstance(value, Tensor))
-    if not given or not all(isinstance(length, int) and length >= 1 for length in given):
-        raise ValueError(f"shape={given} is not an input shape: give (N, C, *grid), whole numbers of at least 1")
+    given = (inputs,) if isinstance(inputs, Tensor) or not isinstance(inputs, Sequence) else tuple(inputs)
+    tensors = tuple(value.detach().to("meta") for value in given if isinstance(value, Tensor))
+    if tensors and len(tensors) == len(given):
+        return tensors
+    if tensors or not given or not all(isinstance(length, int) and length >= 1 for length in given):
+        shown = "mixed with tensors" if tensors else given
+        raise ValueError(
+            f"shape={shown} is not an input shape: give (N, C, *grid), whole numbers >= 1, or tensors only"
+        )
     kinds = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
-    return (torch.empty(given, device="meta", dtype=kinds[0] if kinds else None),)
+    try:
+        return (torch.empty(torch.Size(given), device="meta", dtype=kinds[0] if kinds else None),)  # type: ignore[arg-type]
+    except (RuntimeError, OverflowError, TypeError):
+        raise ValueError(f"shape={given} is larger than any tensor can be: give the shape of one input") from None
 
 
 def run_copy(
@@ -50,7 +58,7 @@ def run_copy(
         try:
             return action(copy.deepcopy(model).to("meta").eval(), inputs)
         except Exception:
-            zeros = tuple(torch.zeros(value.shape, dtype=value.dtype, device=_device(model)) for value in inputs)
+            zeros = tuple(torch.zeros(value.shape, dtype=value.dtype, device=device_of(model)) for value in inputs)
         try:
             return action(copy.deepcopy(model).eval(), zeros)
         except Exception as error:
@@ -66,22 +74,24 @@ def visits(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Visit
         seen: dict[str, list[Visit]] = {}
         for site, gate in gates_of(copied).items():
             calls = seen[site] = []
-            gate.register_forward_pre_hook(_recorder(calls))
+            gate.register_forward_pre_hook(_recorder(calls), with_kwargs=True)
         copied(*inputs)
         return seen
 
     return run_copy(model, inputs, listen)
 
 
-def _recorder(calls: list[Visit]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def record(gate: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def _recorder(calls: list[Visit]) -> Callable[[nn.Module, tuple[Tensor, ...], dict[str, Tensor]], None]:
+    def record(gate: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         assert isinstance(gate, FractionalHeat)
-        grid = tuple(inputs[0].shape[-gate.dims :])
-        calls.append(Visit(grid, inputs[0].shape[: -gate.dims].numel()))
+        *leading, channels = (inputs[0] if inputs else named["x"]).shape[: -gate.dims]
+        grid = tuple((inputs[0] if inputs else named["x"]).shape[-gate.dims :])
+        calls.append(Visit(grid, channels, channels * torch.Size(leading).numel()))
 
     return record
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the network lies, by its first tensor."""
     tensors = [*model.parameters(), *model.buffers()]
     return tensors[0].device if tensors else torch.device("cpu")

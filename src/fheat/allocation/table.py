@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fheat.allocation.cost import gate_macs
-from fheat.allocation.sites import Inputs, Visit, checked_inputs, visits
+from fheat.allocation.sites import Inputs, Visit, checked_inputs, device_of, visits
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
 
@@ -75,24 +75,24 @@ def allocation(model: nn.Module, shape: Inputs | None = None) -> Allocation:
     """
     inputs = checked_inputs(model, shape)
     seen = None if inputs is None else visits(model, inputs)
-    batch = 1 if inputs is None else inputs[0].shape[0]
+    kind = device_of(model).type
     return Allocation(
-        [_row(site, gate, None if seen is None else seen[site], batch) for site, gate in gates_of(model).items()]
+        [_row(site, gate, None if seen is None else seen[site], kind) for site, gate in gates_of(model).items()]
     )
 
 
-def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, batch: int) -> Row:
+def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, device_type: str) -> Row:
     gate.check_parameters()
     return Row(
         site=site,
         grid=calls[0].grid if calls else gate.size,
-        channels=calls[0].channels // batch if calls else None,
+        channels=calls[0].channels if calls else None,
         D=gate.strength.item(),
         alpha=gate.alpha.item(),
         tau=gate.tau.item(),
         state="retired" if gate.retired else "closed" if gate.closed else "open",
         retired=gate.retired,
-        macs=None if calls is None else gate_macs(gate, calls),
+        macs=None if calls is None else gate_macs(gate, calls, device_type),
     )
 
 

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(Models, "models", arguments)
     try:
         rows = [_row(name, options) for name in list_models()]
-    except (ValueError, RuntimeError) as error:  # RuntimeError: a patch no memory can hold
+    except (ValueError, RuntimeError, OverflowError) as error:  # the last two: what no memory can hold
         raise UsageError(str(error).split("\n")[0]) from None
     if options.json:
         print(json.dumps({"counter": COUNTER, "patch_size": options.patch_size, "networks": rows}, indent=1))

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 SMALLEST_AXIS = 32
+LARGEST_AXIS = 2048
+MOST_CHANNELS = 4096
 
 
 class Features(NamedTuple):
@@ -31,8 +33,10 @@ class SegmentationNetwork(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, patch_size: Sequence[int]) -> None:
         super().__init__()
         for name, count in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name}={count!r} is not a channel count: use a whole number of at least 1")
+            if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
+                raise ValueError(
+                    f"{name}={count!r} is not a channel count: use a whole number from 1 to {MOST_CHANNELS}"
+                )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.patch_size = checked_patch_size(patch_size)
@@ -63,11 +67,12 @@ class SegmentationNetwork(nn.Module):
 
 
 def checked_patch_size(patch_size: Sequence[int]) -> tuple[int, int, int]:
-    """Return three lengths of at least 32, or raise a one-line error."""
+    """Return three lengths from 32 to 2048, or raise a one-line error."""
     try:
         first, second, third = map(operator.index, patch_size)
     except (TypeError, ValueError):
         first = second = third = 0
-    if min(first, second, third) < SMALLEST_AXIS:
-        raise ValueError(f"patch_size={patch_size} is not usable: give three whole numbers of at least {SMALLEST_AXIS}")
+    if min(first, second, third) < SMALLEST_AXIS or max(first, second, third) > LARGEST_AXIS:
+        limits = f"three whole numbers of at least {SMALLEST_AXIS} and at most {LARGEST_AXIS}"
+        raise ValueError(f"patch_size={patch_size} is not usable: give {limits}")
     return first, second, third

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class _Strict(BaseModel):
@@ -56,7 +56,7 @@ class Manifest(_Strict):
     network: Network
     retired: dict[str, float]
     """Sites whose gates are gone, with the alpha they had."""
-    frozen: dict[str, FiniteFloat]
+    frozen: dict[str, NonNegativeFloat]
     """Sites whose strength is a constant, with that constant."""
     card: Card
     sha256: dict[str, str]

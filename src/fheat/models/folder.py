@@ -19,7 +19,7 @@ from fheat.errors import BadInput
 from fheat.files import write_folder
 from fheat.models.card import Card, Manifest, Network
 from fheat.models.registry import Recipe, recipe_of
-from fheat.ops.gates import gates_of
+from fheat.ops.gates import gates_of, take_out
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "model.json"
@@ -37,7 +37,8 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     recipe = recipe_of(model)
-    card = card or getattr(model, "card", None) or Card()
+    own = getattr(model, "card", None)
+    card = card or (own if isinstance(own, Card) else Card())
     if card.classes and len(card.classes) != recipe.out_channels:
         raise ValueError(f"card.classes has {len(card.classes)} names for {recipe.out_channels} output channels")
     target = check_target(folder, overwrite=overwrite)
@@ -45,7 +46,7 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
     for gate in gates.values():
         gate.check_parameters()
     state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
-    broken = _first_not_finite(state)
+    broken = _first_not_finite(model, state)
     if broken is not None:
         raise ValueError(f"key {broken!r} holds NaN or infinity: training diverged, save an earlier model")
     weights = to_bytes(state)
@@ -121,7 +122,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = json.loads(raw)
         stated = content["sha256"][MANIFEST]
-        content["sha256"][WEIGHTS], content["sha256"][MANIFEST] = content["sha256"][WEIGHTS], ""
+        if set(content["sha256"]) != {WEIGHTS, MANIFEST}:
+            raise ValueError("field sha256 must name both files")
+        content["sha256"][MANIFEST] = ""
         intact = stated == _sha256(_canonical(content))
         content["sha256"][MANIFEST] = stated
         intact = intact and raw == _canonical(content)
@@ -154,7 +157,9 @@ def _build(manifest: Manifest, path: Path) -> nn.Module:
             if site not in gates:
                 raise BadInput(path, f"field {name}: {network.name} has no gate {site!r}", _SAVE_AGAIN)
             if name == "retired":
-                gates[site].bypass(value)
+                take_out(model, gates[site], value)
+            elif gates[site].delta is not None or gates[site].retired:
+                raise BadInput(path, f"field frozen: the gate {site!r} of {network.name} is not frozen", _SAVE_AGAIN)
             else:
                 gates[site].set_strength(value)
     return model
@@ -179,17 +184,17 @@ def _fill(model: nn.Module, weights: bytes, path: Path) -> None:
             raise BadInput(
                 path, f"key {key!r} is {stored[key].dtype} where {name} has {expected[key].dtype}", _GET_AGAIN
             )
-    broken = _first_not_finite(stored)
+    broken = _first_not_finite(model, stored)
     if broken is not None:
         raise BadInput(path, f"key {broken!r} holds NaN or infinity", "training diverged: use an earlier model")
-    model.load_state_dict(stored, assign=True)  # keeps the stored precision
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        tensor.data = tensor.data.to(stored[key].dtype)  # in place, so that tied weights stay tied
+    model.load_state_dict(stored)
 
 
-def _first_not_finite(state: dict[str, Tensor]) -> str | None:
-    for key, value in state.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            return key
-    return None
+def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
+    """Return the first parameter with NaN or infinity; buffers may hold infinities on purpose."""
+    return next((key for key, _ in model.named_parameters() if not torch.isfinite(state[key]).all()), None)
 
 
 def _read(path: Path) -> bytes:

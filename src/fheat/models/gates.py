@@ -25,6 +25,8 @@ def _learnable_sites(sites: Sequence[str], gates: Gates) -> set[str]:
         if gates in presets:
             return presets[gates]
         gates = [name.strip() for name in gates.split(",")]
+    if not isinstance(gates, Sequence):
+        raise ValueError(f"gates={gates!r} is unknown: use {', '.join(presets)} or a list from {', '.join(sites)}")
     unknown = [str(name) for name in gates if name not in sites]
     if unknown:
         raise ValueError(

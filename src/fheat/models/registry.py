@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,10 +63,15 @@ def create_model(
         if option not in known:
             accepted = ", ".join(known) or "no options"
             raise TypeError(f"{name} has no option {option!r}{_suggest(option, known)}: it takes {accepted}")
-    model = _NETWORKS[name](in_channels=in_channels, out_channels=out_channels, patch_size=tuple(patch_size), **options)
+    try:
+        patch = tuple(map(operator.index, patch_size))
+    except TypeError:
+        raise ValueError(f"patch_size={patch_size!r} is not usable: give one whole number per axis") from None
+    model = _NETWORKS[name](in_channels=in_channels, out_channels=out_channels, patch_size=patch, **options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"build of {name!r} returned {type(model).__name__}: it must return a torch.nn.Module")
-    model.recipe = Recipe(name, in_channels, out_channels, tuple(map(int, patch_size)), options)  # type: ignore[assignment]
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    model.recipe = Recipe(name, in_channels, out_channels, patch, plain)  # type: ignore[assignment]
     return model
 
 

@@ -1,4 +1,4 @@
-"""Find the gates of any network."""
+"""Find the gates of any network, and take one out."""
 
 from torch import nn
 
@@ -17,3 +17,19 @@ def gates_of(model: nn.Module) -> dict[str, FractionalHeat]:
             short = path.removesuffix(".gate") or "gate"
             found[path if short in found else short] = module
     return found
+
+
+def take_out(model: nn.Module, gate: FractionalHeat, alpha: float) -> None:
+    """Bypass a closed gate of a network in place.
+
+    A learned gate returns a new tensor, a bypassed one its input itself. A layer beside it that works in place would
+    now write into what stands before the gate, so it is made to work out of place.
+    """
+    if gate.delta is not None:
+        for parent in model.modules():
+            children = list(parent.children())
+            if any(child is gate for child in children):
+                for child in children:
+                    if getattr(child, "inplace", False) is True:
+                        child.inplace = False  # type: ignore[assignment]
+    gate.bypass(alpha)

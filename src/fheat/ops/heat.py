@@ -78,7 +78,7 @@ class FractionalHeat(nn.Module):
         self._amount = par.amount(strength)
         self._retired_alpha: float | None = None
         self._initial_theta = float(initial_theta)
-        start = par.checked_number("initial_strength", initial_strength, low=0.0)
+        start = par.checked_number("initial_strength", initial_strength, low=0.0, high=1e30)
         # A gate frozen at zero never reads its order.
         learned_order = self._order.value is None and self._amount.value != 0.0
         self.theta = nn.Parameter(torch.tensor(self._initial_theta)) if learned_order else None
@@ -136,7 +136,7 @@ class FractionalHeat(nn.Module):
 
     def set_strength(self, value: float) -> None:
         """Set D, through delta where it is learned and as the constant where it is frozen."""
-        value = par.checked_number("value", value, low=0.0)
+        value = par.checked_number("value", value, low=0.0, high=1e30)
         if self.retired:
             raise ValueError("the gate is retired and has no strength to set: work on the network before fheat.retire")
         if self.delta is None:

@@ -67,7 +67,7 @@ def amount(kind: str | float) -> Amount:
         return Amount("exp", torch.exp, _inverse_exp, _log_exp)
     if isinstance(kind, str):
         raise ValueError(f"strength={kind!r} is unknown: use 'relu', 'softplus', 'exp' or a number >= 0")
-    value = checked_number("strength", kind, low=0.0)
+    value = checked_number("strength", kind, low=0.0, high=1e30)
     return Amount(f"{value:.4g}", F.relu, _same, _log_relu, value, closes=True)
 
 
@@ -120,5 +120,5 @@ def _inverse_exp(strength: float) -> float:
 
 def _positive(strength: float, kind: str) -> float:
     if strength <= 0:
-        raise ValueError(f"initial_strength={strength} cannot be reached with strength={kind!r}: use a value > 0")
+        raise ValueError(f"a strength of {strength} cannot be reached with strength={kind!r}: use a value > 0")
     return strength
