@@ -1,5 +1,6 @@
 """Run a network on inputs that cost nothing, and see what reaches each of its gates."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,11 +56,10 @@ def run_copy(
     A network that makes its own tensors or looks at values cannot run without; it runs once for real.
     """
     with torch.no_grad():
-        try:
+        with contextlib.suppress(Exception):
             return action(copy.deepcopy(model).to("meta").eval(), inputs)
-        except Exception:
-            zeros = tuple(torch.zeros(value.shape, dtype=value.dtype, device=device_of(model)) for value in inputs)
         try:
+            zeros = tuple(torch.zeros(value.shape, dtype=value.dtype, device=device_of(model)) for value in inputs)
             return action(copy.deepcopy(model).eval(), zeros)
         except Exception as error:
             shapes = ", ".join(str(tuple(value.shape)) for value in inputs)
