@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import fheat
+from fheat.allocation.cost import giga
 from fheat.ops.crossovers import CROSSOVERS
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +49,24 @@ def test_readme_ratios_are_the_measured_ones():
             for device in ("cpu", "cuda")
         ]
         assert f"| {row} | {stored[0]:.2f} | {stored[1]:.2f} |" in text
+
+
+@pytest.mark.parametrize("name", fheat.list_models())
+def test_readme_sizes_are_what_the_counter_prints(name):
+    at = {patch: fheat.cost(fheat.create_model(name, patch_size=patch)) for patch in ((112, 112, 80), (96, 96, 96))}
+    la, cube = at.values()
+    cells = [f"{la.parameters:,}"]
+    for counted in (la, cube):
+        cells += [f"{giga(counted.macs)} G", f"{giga(counted.rest)} G" if counted.transform else ""]
+    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| `{name}`"))
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == cells
+
+
+def test_readme_says_how_many_gates_the_stored_demo_closed():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "demo-cpu.json").read_text())["result"]
+    assert stored["retired_equal"] is stored["loaded_equal"] is True
+    assert [gate["state"] for gate in stored["gates"]].count("retired") == 6
+    assert "training closes six for good" in (ROOT / "README.md").read_text()
 
 
 def test_operator_page_names_the_measured_crossovers():

@@ -24,7 +24,7 @@ ROOMS = {
     "models": {"nn", "ops", "errors", "files"},
     "allocation": {"ops"},
     "metrics": set(),
-    "io": {"errors"},
+    "io": {"errors", "files"},
     "testing": {"allocation", "ops"},
     "report": {"allocation", "ops"},
     "cli": {"report", "allocation", "models", "nn", "ops", "errors", "files", "__init__"},

@@ -1,10 +1,26 @@
-"""Writing a folder so that what fails or is interrupted leaves the old one in place."""
+"""Writing so that what fails or is interrupted leaves the old file or folder in place."""
 
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
+
+
+def write_file(target: Path, data: bytes) -> None:
+    """Write a file beside `target`, flush it to disk, then put it in `target`'s place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    fresh = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _write_through(file, data)
+        fresh.replace(target)
+    except BaseException:
+        fresh.unlink()
+        raise
+    _flush_names(target.parent)
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
@@ -20,9 +36,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
         fresh.mkdir()
         for name, data in files.items():
             with open(fresh / name, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                _write_through(file, data)
         _flush_names(fresh)
         try:
             if target.exists():
@@ -36,6 +50,12 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     finally:
         if target.exists() or not stale.exists():
             shutil.rmtree(bench, ignore_errors=True)
+
+
+def _write_through(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _flush_names(folder: Path) -> None:

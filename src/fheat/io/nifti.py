@@ -6,8 +6,6 @@ that parses is not yet a geometry that means something.
 """
 
 import gzip
-import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +17,7 @@ from nibabel.spatialimages import HeaderDataError
 from numpy.typing import NDArray
 
 from fheat.errors import BadInput
+from fheat.files import write_file
 from fheat.io.volume import Volume, geometry_fault
 
 SIZE_LIMIT: Final = 8 * 2**30
@@ -62,17 +61,7 @@ def write_nifti(volume: Volume, path: str | Path) -> None:
     content = image.to_bytes()
     if target.name.endswith(".gz"):
         content = gzip.compress(content, compresslevel=3, mtime=0)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, target)
-    except BaseException:
-        os.unlink(fresh)
-        raise
+    write_file(target, content)
 
 
 def _content(path: Path, limit: int) -> bytes:

@@ -11,8 +11,6 @@ from fheat.metrics.overlap import Mask, dice, jaccard
 from fheat.metrics.surface import surface_distances
 
 Case = Literal["both", "missed", "spurious", "both_empty"]
-OVERLAP = ("dice", "jaccard")
-DISTANCES = ("hd95", "hd95_max", "asd", "assd")
 
 
 @dataclass(frozen=True)

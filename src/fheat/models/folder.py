@@ -5,6 +5,7 @@ Opening a folder never runs code from it. Both files are hashed, so one changed 
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,7 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
         raise ValueError(f"key {broken!r} holds NaN or infinity: training diverged, save an earlier model")
     weights = to_bytes(state)
     manifest = Manifest(
-        network=Network(
-            name=recipe.name,
-            in_channels=recipe.in_channels,
-            out_channels=recipe.out_channels,
-            patch_size=recipe.patch_size,
-            options=recipe.options,
-        ),
+        network=Network(**asdict(recipe)),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
         card=card,
@@ -143,9 +138,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _build(manifest: Manifest, path: Path) -> nn.Module:
     network = manifest.network
-    recipe = Recipe(network.name, network.in_channels, network.out_channels, network.patch_size, network.options)
     try:
-        model = recipe.build()
+        model = Recipe(**network.model_dump()).build()
     except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         reason = str(error).split("\n")[0]
         raise BadInput(
