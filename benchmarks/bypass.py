@@ -7,11 +7,11 @@ claimed. `python benchmarks/bypass.py [--device cuda]`.
 import json
 
 import torch
+from record import arguments, interleaved, machine
 from torch import nn
 
 from fheat import cost, create_model, retire
 from fheat.ops.gates import gates_of
-from record import arguments, interleaved, machine
 
 PATCH = (112, 112, 80)
 

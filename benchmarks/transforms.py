@@ -10,11 +10,11 @@ Two experiments, both interleaved so that drift hits every candidate alike; the 
 import json
 
 import torch
+from record import arguments, interleaved, machine
 from torch import Tensor
 
 from fheat import FractionalHeat
 from fheat.ops.dct import transform_axis
-from record import arguments, interleaved, machine
 
 METHODS = ("product", "split", "fft")
 LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)

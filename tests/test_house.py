@@ -28,7 +28,7 @@ ROOMS = {
     "inference": {"data", "io", "models", "ops", "allocation", "errors", "files"},
     "metrics": {"io", "errors", "files"},
     "testing": {"allocation", "ops"},
-    "report": {"allocation", "ops"},
+    "report": {"allocation", "data", "io", "ops"},
     "cli": {
         "report",
         "metrics",
@@ -105,7 +105,7 @@ def test_nothing_executes_foreign_data_or_names_a_machine(path):
 
 def test_public_names():
     assert set(fheat.__all__) == {
-        "BadInput", "Card", "FractionalHeat", "allocation", "compose", "cost", "create_model", "evaluate",
+        "BadInput", "Card", "FractionalHeat", "Predictor", "allocation", "compose", "cost", "create_model", "evaluate",
         "list_models", "load", "merge", "register_model", "retire", "save",
     }  # fmt: skip
     for name in fheat.__all__:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fheat.allocation.retire import retire as retire
     from fheat.allocation.table import allocation as allocation
     from fheat.errors import BadInput as BadInput
+    from fheat.inference.predictor import Predictor as Predictor
     from fheat.metrics.evaluate import evaluate as evaluate
     from fheat.models.card import Card as Card
     from fheat.models.folder import load as load
@@ -28,6 +29,7 @@ _HOME = {
     "BadInput": "fheat.errors",
     "Card": "fheat.models.card",
     "FractionalHeat": "fheat.ops.heat",
+    "Predictor": "fheat.inference.predictor",
     "allocation": "fheat.allocation",
     "compose": "fheat.allocation.merge",
     "cost": "fheat.allocation.cost",
@@ -41,7 +43,7 @@ _HOME = {
     "save": "fheat.models.folder",
 }
 
-_ROOMS = ("io", "nn", "ops", "testing")
+_ROOMS = ("data", "inference", "io", "metrics", "nn", "ops", "testing")
 
 __all__ = sorted(_HOME)
 

@@ -3,19 +3,19 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
 
-def write_file(target: Path, data: bytes) -> None:
-    """Write a file beside `target`, flush it to disk, then put it in `target`'s place."""
+def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file beside `target`, whole or in parts, flush it to disk, then put it in `target`'s place."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     fresh = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _write_through(file, data)
+            _write_through(file, [data] if isinstance(data, bytes) else data)
         fresh.replace(target)
     except BaseException:
         fresh.unlink()
@@ -36,7 +36,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
         fresh.mkdir()
         for name, data in files.items():
             with open(fresh / name, "wb") as file:
-                _write_through(file, data)
+                _write_through(file, [data])
         _flush_names(fresh)
         try:
             if target.exists():
@@ -52,8 +52,9 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
             shutil.rmtree(bench, ignore_errors=True)
 
 
-def _write_through(file: IO[bytes], data: bytes) -> None:
-    file.write(data)
+def _write_through(file: IO[bytes], parts: Iterable[bytes]) -> None:
+    for part in parts:
+        file.write(part)
     file.flush()
     os.fsync(file.fileno())
 

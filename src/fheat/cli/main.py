@@ -15,6 +15,9 @@ from fheat.errors import BadInput
 VERBS: Final = {
     "demo": "build a network, let training decide its gates, retire them, show that nothing changed",
     "models": "list the networks with their parameters and multiply-adds",
+    "data": "check a dataset, prepare a public one, or make phantoms",
+    "predict": "segment a scan, a folder of scans or a DICOM series with a model folder",
+    "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "allocation": "show what training decided about each gate of a model folder",
 }
 EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 interrupted"

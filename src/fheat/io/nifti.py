@@ -7,6 +7,8 @@ that parses is not yet a geometry that means something.
 
 import gzip
 import zlib
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from fheat.io.volume import Volume, geometry_fault
 
 SIZE_LIMIT: Final = 8 * 2**30
 _STEP: Final = 2**20
+_SECOND_HEADER: Final = 540  # bytes of a NIfTI-2 header, which is how it begins; the first kind has 348
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
 
@@ -38,9 +41,9 @@ def read_nifti(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
     file = Path(path)
     try:
         content = _content(file, limit)
-        image = _parse(file, content)
-        shape = _shape(file, image, len(content), limit)
-        return Volume(_voxels(file, image, shape), _affine(file, image))
+        header = _parse(file, content)
+        shape = _shape(file, header, len(content), limit)
+        return Volume(_voxels(file, header, content, shape), _affine(file, header))
     except (BadInput, MemoryError):
         raise
     except Exception as error:  # nibabel lets many kinds through on damaged headers
@@ -56,15 +59,32 @@ def write_nifti(volume: Volume, path: str | Path) -> None:
     if not target.name.endswith((".nii", ".nii.gz")):
         raise BadInput(target, "has no NIfTI ending", "name it .nii or .nii.gz")
     data = volume.data.astype(np.uint8) if volume.data.dtype == np.bool_ else volume.data
-    image = nibabel.Nifti1Image(data, volume.affine)
-    image.header.set_xyzt_units("mm")
-    content = image.to_bytes()
-    if target.name.endswith(".gz"):
-        content = gzip.compress(content, compresslevel=3, mtime=0)
-    write_file(target, content)
+    header = nibabel.Nifti1Image(data, volume.affine).header
+    header.set_xyzt_units("mm")
+    header.set_slope_inter(1, 0)
+    parts = _stored(header, data)
+    write_file(target, _packed(parts) if target.name.endswith(".gz") else parts)
 
 
-def _content(path: Path, limit: int) -> bytes:
+def _stored(header: nibabel.Nifti1Header, data: NDArray[Any]) -> Iterator[bytes]:
+    """Yield the file's content plane by plane, so that no second copy of the voxels is held."""
+    start = BytesIO()
+    header.write_to(start)
+    yield start.getvalue()
+    kind = header.get_data_dtype()
+    for plane in np.moveaxis(data.reshape(*data.shape[:2], -1, order="F"), -1, 0):
+        yield plane.astype(kind, copy=False).tobytes(order="F")
+
+
+def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress to gzip without a time stamp: equal volumes give equal files."""
+    packer = zlib.compressobj(3, wbits=31)
+    for part in parts:
+        yield packer.compress(part)
+    yield packer.flush()
+
+
+def _content(path: Path, limit: int) -> bytearray:
     """Return the bytes of the image, unpacked in steps and checked against the gzip checksum and the limit."""
     size = path.stat().st_size
     if path.is_dir():
@@ -72,35 +92,39 @@ def _content(path: Path, limit: int) -> bytes:
     if not path.name.endswith(".gz"):
         if size > limit:
             raise BadInput(path, f"has {size:,} bytes, over the limit of {limit:,}", "raise the limit if it is meant")
-        return path.read_bytes()
-    parts: list[bytes] = []
-    total = 0
+        content = bytearray(size)
+        with open(path, "rb") as file:
+            file.readinto(content)
+        return content
+    content = bytearray()
     try:
         with gzip.open(path, "rb") as stream:
             while part := stream.read(_STEP):
-                total += len(part)
-                if total > limit:
+                if len(content) + len(part) > limit:
                     raise BadInput(path, f"unpacks to more than {limit:,} bytes", "raise the limit if it is meant")
-                parts.append(part)
+                content += part
     except (zlib.error, EOFError, gzip.BadGzipFile) as error:
         raise BadInput(path, f"gzip stream is damaged ({error})", _COPY_AGAIN) from None
-    return b"".join(parts)
+    return content
 
 
-def _parse(path: Path, content: bytes) -> nibabel.Nifti1Image:
-    kind = nibabel.Nifti2Image if content[:4] in (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c") else nibabel.Nifti1Image
+def _parse(path: Path, content: bytearray) -> nibabel.Nifti1Header:
+    second = (
+        int.from_bytes(content[:4], "little") == _SECOND_HEADER or int.from_bytes(content[:4], "big") == _SECOND_HEADER
+    )
+    kind = nibabel.Nifti2Header if second else nibabel.Nifti1Header
     try:
-        return kind.from_bytes(content)
+        header: nibabel.Nifti1Header = kind.from_fileobj(BytesIO(content[:_SECOND_HEADER]))
     except (ImageFileError, HeaderDataError) as error:
         raise BadInput(path, f"is not a NIfTI file ({error})", _CHECK) from None
+    return header
 
 
-def _affine(path: Path, image: nibabel.Nifti1Image) -> NDArray[np.float64]:
-    header = image.header
+def _affine(path: Path, header: nibabel.Nifti1Header) -> NDArray[np.float64]:
     codes = int(header["sform_code"]), int(header["qform_code"])
     if codes == (0, 0):
         raise BadInput(path, "fields sform_code and qform_code are 0: it does not say where it lies", "set its affine")
-    affine = np.asarray(image.affine, dtype=np.float64)
+    affine = np.asarray(header.get_best_affine(), dtype=np.float64)
     fault = geometry_fault(affine)
     if fault is not None:
         raise BadInput(path, f"field affine {fault}", _CHECK)
@@ -111,13 +135,14 @@ def _affine(path: Path, image: nibabel.Nifti1Image) -> NDArray[np.float64]:
     return affine
 
 
-def _shape(path: Path, image: nibabel.Nifti1Image, available: int, limit: int) -> tuple[int, ...]:
+def _shape(path: Path, header: nibabel.Nifti1Header, available: int, limit: int) -> tuple[int, ...]:
     """Return the shape without trailing ones, once the header's claims fit the limit and the bytes there are."""
-    shape, kind = image.shape, image.header.get_data_dtype()
+    stated: tuple[int, ...] = header.get_data_shape()
+    shape, kind = stated, header.get_data_dtype()
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     if len(shape) not in (3, 4) or 0 in shape:
-        raise BadInput(path, f"field dim gives shape {image.shape}: expected (X, Y, Z) or (X, Y, Z, C)", _CHECK)
+        raise BadInput(path, f"field dim gives shape {stated}: expected (X, Y, Z) or (X, Y, Z, C)", _CHECK)
     if kind.kind not in "iuf":
         raise BadInput(path, f"field datatype is {kind}: complex and colour images are not scans", _CHECK)
     declared = int(np.prod(shape, dtype=object)) * kind.itemsize
@@ -126,16 +151,27 @@ def _shape(path: Path, image: nibabel.Nifti1Image, available: int, limit: int) -
     return shape
 
 
-def _voxels(path: Path, image: nibabel.Nifti1Image, shape: tuple[int, ...]) -> NDArray[Any]:
-    stored: Any = image.dataobj
-    slope, intercept = float(stored.slope), float(stored.inter)
+def _voxels(path: Path, header: nibabel.Nifti1Header, content: bytearray, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the voxels where they lie in the content, or scaled as the header asks."""
+    slope, intercept = (
+        neutral if value is None else value for value, neutral in zip(header.get_slope_inter(), (1.0, 0.0), strict=True)
+    )
     if not np.isfinite([slope, intercept]).all():
         raise BadInput(path, f"fields scl_slope, scl_inter are {slope}, {intercept}", _CHECK)
-    data: NDArray[Any] = np.asarray(stored.get_unscaled()).reshape(shape)
-    data = data.astype(data.dtype.newbyteorder("="), copy=False)
+    kind, count = header.get_data_dtype(), int(np.prod(shape, dtype=object))
+    data: NDArray[Any] = np.frombuffer(content, kind, count, header.get_data_offset()).reshape(shape, order="F")
+    data = data.astype(kind.newbyteorder("="), copy=False)
     if (slope, intercept) != (1.0, 0.0):
-        data = (data * np.float64(slope) + intercept).astype(np.float32)
-    if data.dtype.kind == "f" and not np.isfinite(data).all():
+        data = _scaled(data, slope, intercept)
+    if data.dtype.kind == "f" and not np.isfinite(data.sum(dtype=np.float64)):
         count = int(np.count_nonzero(~np.isfinite(data)))
         raise BadInput(path, f"holds {count:,} voxels that are NaN or infinite", "replace them before using the file")
+    return data
+
+
+def _scaled(stored: NDArray[Any], slope: float, intercept: float) -> NDArray[np.float32]:
+    """Return `stored * slope + intercept`, computed in double precision plane by plane."""
+    data = np.empty(stored.shape, dtype=np.float32, order="F")
+    for plane in range(stored.shape[-1]):
+        data[..., plane] = stored[..., plane] * np.float64(slope) + intercept
     return data

@@ -1,16 +1,21 @@
 """All metrics of one pair of masks, with the cases in which some are not defined."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fheat.metrics.overlap import Mask, dice, jaccard
 from fheat.metrics.surface import surface_distances
 
 Case = Literal["both", "missed", "spurious", "both_empty"]
+Unit = Literal["mm", "voxels"]
+
+METRICS: Final = ("dice", "jaccard", "hd95", "hd95_max", "asd", "assd", "surface_dice")
+NEEDS_SURFACES: Final = METRICS[2:]
+"""Not defined where a mask is empty, and dependent on the unit."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Scores:
     assd: float | None
     surface_dice: float | None
     case: Case
-    unit: Literal["mm", "voxels"]
+    unit: Unit
 
     def __getitem__(self, name: str) -> Any:
         """Return a metric by name, as from a mapping."""
@@ -65,13 +70,62 @@ def evaluate(
     if not tolerance >= 0:
         raise ValueError(f"tolerance={tolerance!r} is not a distance: use a number >= 0")
     case = _case(bool(predicted.any()), bool(true.any()))
-    unit: Literal["mm", "voxels"] = "voxels" if spacing is None else "mm"
+    unit: Unit = "voxels" if spacing is None else "mm"
     overlap = dice(predicted, true), jaccard(predicted, true)
     if case != "both":
         return Scores(*overlap, None, None, None, None, None, case, unit)
     found = surface_distances(predicted, true, steps)
     near = found.surface_dice(tolerance)
     return Scores(*overlap, found.hd95, found.hd95_max, found.asd, found.assd, near, case, unit)
+
+
+def evaluate_labels(
+    prediction: ArrayLike,
+    reference: ArrayLike,
+    labels: Mapping[str, Sequence[int]],
+    spacing: Sequence[float] | None = None,
+    *,
+    tolerance: float = 2.0,
+) -> dict[str, Scores]:
+    """Compare two label maps class by class, in the order of `labels`.
+
+    Args:
+        prediction: whole numbers, in any type; any number of axes.
+        reference: of the same shape.
+        labels: name to the values that belong to it; several values make a region, such as whole tumour (1, 2, 3).
+        spacing: as in `evaluate`.
+        tolerance: as in `evaluate`.
+
+    Values that belong to no class are background. With one class of one value this is `evaluate` on `map == value`.
+    """
+    if not labels:
+        raise ValueError("labels is empty: name at least one class")
+    for name, values in labels.items():
+        if not values:
+            raise ValueError(f"labels[{name!r}] is empty: give the values that belong to it")
+    predicted, true = _label_map("prediction", prediction), _label_map("reference", reference)
+    return {
+        name: evaluate(np.isin(predicted, values), np.isin(true, values), spacing, tolerance=tolerance)
+        for name, values in ((name, [int(value) for value in values]) for name, values in labels.items())
+    }
+
+
+def first_fraction(values: NDArray[Any]) -> float | None:
+    """Return the first value that is not a whole number, or None: such an array is no label map."""
+    if values.dtype.kind != "f":
+        return None
+    broken = values[~(np.isfinite(values) & (values == np.round(values)))]
+    return float(broken[0]) if broken.size else None
+
+
+def _label_map(name: str, values: ArrayLike) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has dtype {array.dtype}: give whole numbers")
+    fraction = first_fraction(array)
+    if fraction is not None:
+        raise ValueError(f"{name} holds {fraction!r}: label values are whole numbers")
+    return array
 
 
 def _mask(name: str, values: ArrayLike) -> Mask:

@@ -1,8 +1,18 @@
 """What a model folder says besides its weights. Every field is data; nothing in it is ever executed."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 
 class _Strict(BaseModel):
@@ -10,11 +20,28 @@ class _Strict(BaseModel):
 
 
 class Intensity(_Strict):
-    """How voxel values become network input, before anything else."""
+    """How voxel values become network input, before anything else.
+
+    `none` leaves them; `zscore` gives each channel mean 0 and deviation 1 over the scan; `window` clips to [low, high]
+    and maps that to [0, 1].
+    """
 
     kind: Literal["none", "zscore", "window"] = "none"
-    low: float | None = None
-    high: float | None = None
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    nonzero: bool = False
+    """Let `zscore` measure mean and deviation where the scan is not 0, such as inside a stripped skull."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "window":
+            if self.low is None or self.high is None or not self.low < self.high:
+                raise ValueError("a window needs low < high")
+        elif self.low is not None or self.high is not None:
+            raise ValueError("only a window has low and high")
+        if self.nonzero and self.kind != "zscore":
+            raise ValueError("only zscore can look at non-zero voxels alone")
+        return self
 
 
 class Window(_Strict):
@@ -29,6 +56,10 @@ class Card(_Strict):
 
     title: str = ""
     classes: tuple[str, ...] = ()
+    """Name of each output channel; the first is the background unless `regions` are given."""
+    regions: tuple[PositiveInt, ...] = ()
+    """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
+    classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
     intensity: Intensity | None = None
     spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
     orientation: str | None = None

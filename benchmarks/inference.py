@@ -1,0 +1,98 @@
+"""Segment a CT-size volume within its memory bound, and time volumes of growing size: `python benchmarks/inference.py`.
+
+Each volume is written as a NIfTI file and segmented by `fheat predict` in a process of its own, as a user would:
+FHEAT-Seg with all gates closed, 112x112x80 windows with half overlap. Stored: the bound the program printed, the peak
+resident memory the system reports, seconds, windows; and a picture of time over voxels.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from record import arguments, machine
+
+from fheat import Card, create_model, save
+from fheat.io import Volume, write_nifti
+from fheat.ops.gates import gates_of
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+LARGE = (512, 512, 600)
+GROWING = ((168, 168, 160), (224, 224, 200), (280, 280, 280), (336, 336, 400))
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "inference-scaling.png"
+RUN = """
+import sys
+from fheat.cli.main import main
+code = main(sys.argv[1:])
+# Not ru_maxrss, which a new process inherits from the one that started it.
+print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+sys.exit(code)
+"""
+
+
+def closed_model(folder: Path) -> Path:
+    torch.manual_seed(0)
+    model = create_model("fheat_seg")
+    for gate in gates_of(model).values():
+        gate.delta.data.fill_(-1.0)
+    return save(model, folder, Card(title="benchmark", classes=("background", "organ")))
+
+
+def segment(model: Path, shape: tuple[int, ...], folder: Path, device: str) -> dict[str, object]:
+    scan = folder / f"{'x'.join(map(str, shape))}.nii"
+    noise = np.random.default_rng(0).integers(-1000, 1000, shape, dtype=np.int16)
+    write_nifti(Volume(noise, np.diag([0.7, 0.7, 1.0, 1.0])), scan)
+    command = [sys.executable, "-c", RUN, "predict", str(model), str(scan), str(folder / "out"), "--device", device]
+    done = subprocess.run([*command, "--json", "--overwrite"], capture_output=True, text=True, check=True)
+    *record, peak = done.stdout.strip().split("\n")
+    (case,) = json.loads("\n".join(record))["cases"]
+    scan.unlink()
+    bound = case["memory_bound_bytes"]
+    row = {"shape": shape, "windows": case["windows"], "seconds": case["seconds"], "bound_bytes": bound}
+    row |= {"peak_bytes": int(peak), "peak_over_bound": round(int(peak) / bound, 3)}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def draw(rows: list[dict[str, object]]) -> None:
+    voxels = np.array([np.prod(row["shape"]) / 1e6 for row in rows])
+    seconds = np.array([row["seconds"] for row in rows])
+    figure, plot = plt.subplots(figsize=(5, 3.4), dpi=120, layout="constrained")
+    plot.plot(voxels, seconds, "o", color="tab:blue")
+    slope = (voxels @ seconds) / (voxels @ voxels)
+    plot.plot([0, voxels.max()], [0, slope * voxels.max()], "--", color="tab:grey", label=f"{slope:.2f} s per million")
+    plot.set(xlabel="million voxels", ylabel="seconds", title="one scan, end to end", xlim=(0, None), ylim=(0, None))
+    plot.legend(frameon=False)
+    figure.savefig(PICTURE)
+
+
+def main() -> None:
+    options = arguments(__doc__, "inference", rounds=1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = closed_model(folder / "model")
+        rows = [segment(model, shape, folder, options.device) for shape in (*GROWING, LARGE)]
+    draw(rows)
+    sizes, seconds = (
+        np.log([value(row) for row in rows]) for value in (lambda r: np.prod(r["shape"]), lambda r: r["seconds"])
+    )
+    result = {
+        "machine": {**machine(options.device), "cores": os.cpu_count()},
+        "command": "python benchmarks/inference.py",
+        "seed": 0,
+        "network": "fheat_seg, all gates closed and retired, float32",
+        "volumes": rows,
+        "exponent_of_time_over_voxels": round(float(np.polyfit(sizes, seconds, 1)[0]), 3),
+    }
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

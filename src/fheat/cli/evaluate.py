@@ -1,0 +1,159 @@
+"""`fheat evaluate PRED REF`: score masks against references, or compare two files of scores."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import tyro
+
+from fheat import __version__
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+from fheat.errors import BadInput
+from fheat.files import write_file
+from fheat.metrics.evaluate import METRICS
+from fheat.metrics.pairs import evaluate_files
+from fheat.metrics.significance import compare
+from fheat.metrics.table import Table
+
+RESULTS: Final = (".json", ".csv")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score masks against references, two NIfTI files or two folders matched by file name: Dice, Jaccard and surface
+    distances per case and class, and their means, each with the number of cases behind it. Cases that cannot be
+    compared are named, the others still run, and the exit code is 3.
+
+    Given two files of results (.json or .csv) instead, test whether the second differs from the first: paired Wilcoxon
+    signed-rank per class, Holm-corrected.
+
+    Example: fheat evaluate predictions labelsTs --out ours.json
+
+    Example: fheat evaluate baseline.json ours.json --metrics dice hd95
+    """
+
+    prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PRED")]
+    """Mask or folder of masks; or the first file of results."""
+    reference: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REF")]
+    """Reference mask or folder; or the second file of results."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    csv: Path | None = None
+    """Also write the rows to this .csv file."""
+    out: Path | None = None
+    """Also write everything to this .json file."""
+    voxels: bool = False
+    """Measure distances in voxels, as the semi-supervised papers do, instead of millimetres."""
+    labels: tuple[str, ...] = ()
+    """Classes, as NAME=VALUE or NAME=VALUE,VALUE for a region. By default from dataset.json in the reference folder or
+    the one above, else every value other than 0 in the references."""
+    tolerance: float = 2.0
+    """Of the surface Dice, in the unit of the distances."""
+    workers: int | None = None
+    """Cases at a time; all cores if not given."""
+    metrics: tuple[str, ...] = ()
+    """To compare two files of results by; dice if not given."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Evaluate, "evaluate", arguments)
+    _check(options)
+    if _is_results(options.prediction):
+        _compare(options)
+    else:
+        _evaluate(options)
+
+
+def _evaluate(options: Evaluate) -> None:
+    with progress_bar("evaluating") as show:
+        table = evaluate_files(
+            options.prediction,
+            options.reference,
+            labels=_labels(options.labels),
+            voxels=options.voxels,
+            tolerance=options.tolerance,
+            workers=options.workers,
+            progress=show,
+            versions={"fheat": __version__},
+        )
+    print(table.to_json() if options.json else table, end="" if options.json else "\n")
+    for note in table.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for case, reason in table.refused.items():
+        print(f"refused {case}: {reason}", file=sys.stderr)
+    if options.out is not None:
+        write_file(options.out, table.to_json().encode())
+    if options.csv is not None:
+        write_file(options.csv, table.to_csv().encode())
+    if table.refused:
+        total = len(table.refused) + len(table.cases)
+        raise BadInput(
+            options.prediction, f"{len(table.refused)} of {total} cases refused", "see the lines above for each"
+        )
+
+
+def _compare(options: Evaluate) -> None:
+    first, second = Table.read(options.prediction), Table.read(options.reference)
+    names = str(options.prediction), str(options.reference)
+    try:
+        comparison = compare(first, second, options.metrics or "dice", names=names)
+    except ValueError as error:
+        raise BadInput(
+            options.reference,
+            f"cannot be compared with {options.prediction} ({error})",
+            "give results of the same cases",
+        ) from None
+    print(comparison.to_json() if options.json else comparison, end="" if options.json else "\n")
+    if options.out is not None:
+        write_file(options.out, comparison.to_json().encode())
+
+
+def _check(options: Evaluate) -> None:
+    results = [_is_results(path) for path in (options.prediction, options.reference)]
+    if any(results) and not all(results):
+        raise UsageError("one is a file of results and the other is not: give two of a kind")
+    unused = ("csv", "labels", "voxels", "tolerance", "workers") if all(results) else ("metrics",)
+    for name in unused:
+        if getattr(options, name) != getattr(Evaluate, name):
+            kind = "two files of results" if all(results) else "masks"
+            raise UsageError(f"--{name} does not apply to {kind}: leave it out")
+    for name in options.metrics:
+        if name not in METRICS:
+            raise UsageError(f"no metric {name!r}: use {', '.join(METRICS)}")
+    if not 0 <= options.tolerance < float("inf"):
+        raise UsageError(f"tolerance={options.tolerance} is not a distance: use a number >= 0")
+    if options.workers is not None and options.workers < 1:
+        raise UsageError(f"workers={options.workers} is not a count: use 1 or more")
+    _labels(options.labels)
+    for file, ending in ((options.out, ".json"), (options.csv, ".csv")):
+        if file is None:
+            continue
+        if file.suffix != ending:
+            raise UsageError(f"{file} is not a {ending} file: name it so")
+        if file.resolve() in (options.prediction.resolve(), options.reference.resolve()):
+            raise UsageError(f"{file} is an input: write somewhere else")
+
+
+def _is_results(path: Path) -> bool:
+    return path.suffix in RESULTS and not path.is_dir()
+
+
+def _labels(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    """Read NAME=1,2,3; a bare value is its own name."""
+    labels: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, values = text.rpartition("=")
+        name = name if equals else values
+        try:
+            numbers = tuple(int(value) for value in values.split(","))
+        except ValueError:
+            raise UsageError(f"label {text!r} is not NAME=VALUE: write liver=1, or tumour=1,2,3 for a region") from None
+        if not name or name in labels:
+            raise UsageError(f"label {text!r} has no name of its own: name every class once")
+        labels[name] = numbers
+    return labels or None

@@ -1,0 +1,227 @@
+"""`fheat predict MODEL INPUT OUT`: a mask for every scan, in the scan's own place."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+
+from fheat import __version__
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+from fheat.data.case import Case
+from fheat.data.inputs import scans_at
+from fheat.data.read import read_image
+from fheat.errors import BadInput
+from fheat.files import write_file
+from fheat.inference.predictor import Predictor
+from fheat.inference.windows import PRESETS, Triple, Weights, Windows
+from fheat.io.dicom import Series, read_dicom
+from fheat.io.dicom_seg import write_dicom_seg
+from fheat.io.nifti import write_nifti
+from fheat.io.volume import Volume
+from fheat.models.folder import read_manifest
+from fheat.report.preview import label_counts, preview_png
+
+MANIFEST = "run.json"
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Segment scans with a model folder. Each mask has the size, spacing and orientation of its scan. Beside the masks
+    come a picture of each with its contour on three planes, and run.json with everything that was done.
+
+    Scans that cannot be used are named, the others still run, and the exit code is 3.
+
+    Example: fheat predict demo/model scan.nii.gz masks
+
+    Example: fheat predict demo/model patient/series-3 masks --format seg
+    """
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Model folder."""
+    input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+    """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
+    files, a folder of such folders, or a dataset."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """Folder for the masks; created if needed."""
+    format: Literal["nifti", "seg"] = "nifti"
+    """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
+    preset: Literal["la", "pancreas", "pancreas-b", "brats"] | None = None
+    """Window and stride of a benchmark; by default the model's own."""
+    stride: Triple | None = None
+    """Voxels between windows per axis: smaller is slower and smoother."""
+    weights: Weights = "constant"
+    """Count all voxels of a window alike, or those in its centre more."""
+    batch: int = 4
+    """Windows per forward pass."""
+    flips: bool = False
+    """Average over the eight mirror images of each window; eight times slower."""
+    largest_component: bool = False
+    """Keep only the largest connected component of each class."""
+    device: str | None = None
+    """cpu, cuda or cuda:1; a GPU where there is one."""
+    preview: bool = True
+    """Write ID.png with the contour on three planes."""
+    overwrite: bool = False
+    """Replace masks that exist already."""
+    json: bool = False
+    """Print run.json instead of a line per scan."""
+
+
+@dataclass
+class Record:
+    """What run.json says."""
+
+    model: str
+    weights_sha256: str
+    input: str
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    device: str
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the JSON."""
+        return json.dumps({"format": 1, **asdict(self)}, indent=1) + "\n"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Predict, "predict", arguments)
+    predictor = _predictor(options)
+    cases = scans_at(options.input)
+    _check_outputs(cases, options)
+    record = _record(options, predictor)
+    try:
+        for case in cases:
+            try:
+                done = _segment(case, predictor, options)
+            except BadInput as error:
+                record.refused[case.id] = str(error)
+                print(f"refused {case.id}: {error}", file=sys.stderr)
+                continue
+            record.cases.append(done)
+            if not options.json:
+                print(_line(done), flush=True)
+    finally:
+        write_file(options.out / MANIFEST, record.text().encode())
+    if options.json:
+        print(record.text(), end="")
+    if record.refused:
+        raise BadInput(
+            options.input, f"{len(record.refused)} of {len(cases)} scans refused", "see the lines above for each"
+        )
+
+
+def _predictor(options: Predict) -> Predictor:
+    windows = PRESETS[options.preset] if options.preset else None
+    try:
+        predictor = Predictor(
+            options.model,
+            windows=windows,
+            weights=options.weights,
+            batch=options.batch,
+            flips=options.flips,
+            largest_component=options.largest_component,
+            device=options.device,
+        )
+        if options.stride is not None:
+            predictor.windows = Windows(predictor.windows.size, options.stride)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error).split("\n")[0]) from None
+    size = predictor.windows.size
+    if predictor.recipe is not None and size != predictor.recipe.patch_size:
+        raise UsageError(f"window {size} differs from the network's patch {predictor.recipe.patch_size}")
+    return predictor
+
+
+def _check_outputs(cases: Sequence[Case], options: Predict) -> None:
+    """Refuse before the first scan what would fail after it."""
+    names = [case.id for case in cases]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(options.input, f"has two scans named {twice}", "rename one; their masks would collide")
+    if options.format == "seg" and not all(case.images[0].is_dir() for case in cases):
+        raise UsageError("DICOM SEG refers to a DICOM series: give a DICOM folder, or leave out --format seg")
+    if not options.overwrite:
+        for case in cases:
+            if _target(case, options).exists():
+                raise BadInput(_target(case, options), "exists already", "choose another folder or pass --overwrite")
+    options.out.mkdir(parents=True, exist_ok=True)
+
+
+def _target(case: Case, options: Predict) -> Path:
+    return options.out / f"{case.id}{'.dcm' if options.format == 'seg' else '.nii.gz'}"
+
+
+def _segment(case: Case, predictor: Predictor, options: Predict) -> dict[str, Any]:
+    """Read, segment, write; return what run.json says of it."""
+    begin = time.perf_counter()
+    source = read_dicom(case.images[0]) if case.images[0].is_dir() else read_image(case)
+    scan = source.volume if isinstance(source, Series) else source
+    try:
+        bound, count = predictor.memory(scan), predictor.sliding(None).count(predictor.scan(scan).shape)
+    except ValueError as error:
+        raise BadInput(case.images[0], str(error), "give the kind of scan the model was trained on") from None
+    if not options.json:
+        print(f"{case.id}: {count} windows, {bound}", file=sys.stderr)
+    with progress_bar(case.id) as show:
+        mask = predictor.segment(scan, progress=show)
+    target = _target(case, options)
+    if isinstance(source, Series) and options.format == "seg":
+        write_dicom_seg(mask, source, target, ("background", *predictor.labels))
+    else:
+        write_nifti(mask, target)
+    if options.preview:
+        write_file(options.out / f"{case.id}.png", preview_png(scan, mask, predictor.labels))
+    return {
+        "id": case.id,
+        "images": [str(image) for image in case.images],
+        "mask": str(target),
+        "shape": list(mask.data.shape),
+        "spacing": list(mask.spacing),
+        "orientation": mask.orientation,
+        "windows": count,
+        "memory_bound_bytes": bound.total,
+        "seconds": round(time.perf_counter() - begin, 3),
+        "millilitres": _millilitres(mask, predictor.labels),
+    }
+
+
+def _millilitres(mask: Volume, names: Sequence[str]) -> dict[str, float]:
+    voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
+    counts = label_counts(mask.data)
+    return {name: round(int(counts[value]) * voxel, 3) for value, name in enumerate(names, start=1)}
+
+
+def _line(done: dict[str, Any]) -> str:
+    shape = "x".join(map(str, done["shape"]))
+    volumes = ", ".join(f"{name} {amount:.1f} ml" for name, amount in done["millilitres"].items())
+    return f"{done['id']}  {shape}  {volumes}  {done['seconds']:.1f} s  {done['mask']}"
+
+
+def _record(options: Predict, predictor: Predictor) -> Record:
+    settings = {
+        "window": predictor.windows.size,
+        "stride": predictor.windows.stride,
+        "weights": options.weights,
+        "flips": options.flips,
+        "largest_component": options.largest_component,
+    }
+    return Record(
+        model=str(options.model),
+        weights_sha256=read_manifest(options.model).sha256["model.safetensors"],
+        input=str(options.input),
+        settings=settings,
+        versions={"fheat": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        device=str(predictor.device),
+    )

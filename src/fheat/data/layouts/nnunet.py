@@ -1,0 +1,100 @@
+"""nnU-Net raw, version 2: `dataset.json`, `imagesTr/<id>_0000.nii.gz`, `labelsTr/<id>.nii.gz`, `imagesTs`.
+
+Beyond nnU-Net's own format: `imagesUn/` or the list `unlabelled` in `dataset.json` declare scans without a label, and
+`splits.json` with the list `validation` holds cases out. `splits_final.json` (folds of cross-validation) is not read.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from fheat.data.case import Case, Dataset, Problem
+from fheat.data.layouts.common import (
+    ENDINGS,
+    Description,
+    by_channel,
+    count_mismatch,
+    describe,
+    image_files,
+    labels_without_image,
+    load_json,
+    peek_json,
+)
+from fheat.errors import BadInput
+
+NAME: Final = "nnU-Net raw"
+LOOKS_FOR: Final = "dataset.json with channel_names, imagesTr/"
+
+
+class _DatasetJson(Description):
+    channel_names: dict[int, str]
+    labels: dict[str, int | tuple[int, ...]]
+    file_ending: str
+    name: str | None = None
+    numTraining: int | None = None  # noqa: N815 - the format's spelling
+    unlabelled: frozenset[str] = frozenset()
+
+
+class _Splits(Description):
+    validation: frozenset[str] = Field(default=frozenset())
+
+
+def recognises(place: Path) -> bool:
+    """Say whether `dataset.json` names channels the way version 2 does."""
+    return "channel_names" in peek_json(place / "dataset.json")
+
+
+def read(place: Path) -> Dataset:
+    """List the cases by id: training (and held out), declared unlabelled, test."""
+    source, splits = place / "dataset.json", place / "splits.json"
+    stated = describe(_DatasetJson, source, load_json(source))
+    if stated.file_ending not in ENDINGS:
+        raise BadInput(source, f"field file_ending is {stated.file_ending!r}", f"use one of {', '.join(ENDINGS)}")
+    held_out = describe(_Splits, splits, load_json(splits)).validation if splits.exists() else frozenset()
+    endings = (stated.file_ending,)
+    images, labels = by_channel(image_files(place / "imagesTr", endings)), image_files(place / "labelsTr", endings)
+    training = tuple(
+        Case(
+            id=name,
+            images=files,
+            label=None if name in stated.unlabelled else labels.get(name),
+            unlabelled=name in stated.unlabelled,
+            split="validation" if name in held_out else "train",
+        )
+        for name, files in images.items()
+    )
+    more = by_channel(image_files(place / "imagesUn", endings))
+    unlabelled = tuple(Case(name, files, unlabelled=True) for name, files in more.items())
+    test, orphans = _test(place, endings)
+    return Dataset(
+        name=stated.name or place.resolve().name,
+        root=place,
+        layout=NAME,
+        cases=training + unlabelled + test,
+        labels={name: value if isinstance(value, tuple) else (value,) for name, value in stated.labels.items()},
+        channels=tuple(stated.channel_names[index] for index in sorted(stated.channel_names)),
+        problems=(
+            *count_mismatch(source, "numTraining", stated.numTraining, training),
+            *labels_without_image(labels, images | more),
+            *orphans,
+            *_unknown(splits, "validation", held_out - images.keys()),
+            *_unknown(source, "unlabelled", stated.unlabelled - images.keys() - more.keys()),
+        ),
+    )
+
+
+def _test(place: Path, endings: tuple[str, ...]) -> tuple[tuple[Case, ...], tuple[Problem, ...]]:
+    """Test scans have labels only where there is a folder of them; without it they are declared unlabelled."""
+    images, labels = by_channel(image_files(place / "imagesTs", endings)), image_files(place / "labelsTs", endings)
+    cases = tuple(
+        Case(name, files, label=labels.get(name), unlabelled=not labels, split="test") for name, files in images.items()
+    )
+    return cases, labels_without_image(labels, images)
+
+
+def _unknown(source: Path, field: str, names: frozenset[str]) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(name, source, field, f"names {name!r}, which has no image", "add the image or remove the name")
+        for name in sorted(names)
+    )

@@ -1,0 +1,86 @@
+"""The voxels of a case: channels together, label on the image's grid, or `BadInput` with both values."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fheat.data.case import Case
+from fheat.errors import BadInput
+from fheat.io.grid import grid_difference
+from fheat.io.h5 import read_h5
+from fheat.io.read import read_volume
+from fheat.io.volume import Volume
+
+_SAME_GRID: Final = "resample one onto the other's grid"
+
+
+def read_image(case: Case) -> Volume:
+    """Read the image, (X, Y, Z), or (X, Y, Z, C) with the channels in the order of `case.images`.
+
+    A single file is returned as it is. Channel files must be 3-D and share one grid, that of the first.
+    """
+    channels = [_read(path, case)[0] for path in case.images]
+    first = channels[0]
+    if len(channels) == 1:
+        return first
+    for path, channel in zip(case.images, channels, strict=True):
+        if channel.data.ndim != 3:
+            raise BadInput(path, f"has shape {channel.data.shape}: a channel is (X, Y, Z)", "split its channels")
+        if difference := grid_difference(first, channel):
+            reason = f"field {difference.field} is {difference.second}, that of the first channel {difference.first}"
+            raise BadInput(path, reason, _SAME_GRID)
+    return Volume(np.stack([channel.data for channel in channels], axis=-1), first.affine)
+
+
+def read_label(case: Case, image: Volume | None = None) -> Volume | None:
+    """Read the label (X, Y, Z) as integers, or None where the case has none.
+
+    Its grid must be the image's; give the image where it is at hand, or it is read for the comparison.
+    """
+    if case.label is None:
+        return None
+    label = read_stored_label(case)
+    if label is None:
+        return None
+    if difference := grid_difference(read_image(case) if image is None else image, label):
+        reason = f"field {difference.field} of the label is {difference.second}, that of the image {difference.first}"
+        raise BadInput(case.label, reason, _SAME_GRID)
+    data = integers(label.data)
+    if data is None:
+        raise BadInput(case.label, f"holds {fractions(label.data)}", "round the label or export it again")
+    return Volume(data, label.affine)
+
+
+def read_stored_label(case: Case) -> Volume | None:
+    """Read the label as it lies, its grid and values not yet compared with anything."""
+    if case.label is None:
+        return None
+    image, label = _read(case.label, case)
+    return label if case.label.suffix == ".h5" else image
+
+
+def integers(data: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the values as integers (stored integers unchanged), or None where some are not whole numbers."""
+    if data.dtype.kind in "iu":
+        return data
+    lowest, highest = float(data.min()), float(data.max())
+    if max(-lowest, highest) > np.iinfo(np.int32).max:
+        return None
+    whole = data.astype(np.uint8 if lowest >= 0 and highest <= 255 else np.int32)
+    return whole if np.array_equal(whole, data) else None
+
+
+def fractions(data: NDArray[Any]) -> str:
+    """Say how many values are not whole numbers, with an example."""
+    broken = data[data != np.round(data)]
+    example = f", such as {broken[0]:g}" if broken.size else f", as large as {np.abs(data).max():g}"
+    return f"{max(broken.size, 1):,} values that are no label numbers{example}"
+
+
+def _read(path: Path, case: Case) -> tuple[Volume, Volume | None]:
+    """Read one file, or the folder of a DICOM series; only an h5 file brings its label along."""
+    if path.suffix == ".h5" and not path.is_dir():
+        return read_h5(path, spacing=case.spacing or (1.0, 1.0, 1.0))
+    return read_volume(path), None

@@ -1,0 +1,58 @@
+"""Head and neck tumours (HNTS-MRG 2024): T2-weighted MRI before radiotherapy, primary tumour and lymph nodes."""
+
+from pathlib import Path
+from typing import Final
+
+from fheat.data.intensity import zscore
+from fheat.data.recipes.base import (
+    Found,
+    Options,
+    Prepared,
+    Recipe,
+    Source,
+    as_label,
+    cases_by_id,
+    check_not_constant,
+    check_same_grid,
+    files_named,
+    label_path,
+)
+from fheat.io.nifti import read_nifti
+from fheat.io.volume import Volume
+
+_IMAGE, _LABEL = "_preRT_T2.nii.gz", "_preRT_mask.nii.gz"
+
+
+def find(root: Path, options: Options) -> Found:
+    """List `<id>/preRT/<id>_preRT_T2.nii.gz`; the scans during therapy and the registered copies are left."""
+    cases = []
+    for file in files_named(root, f"preRT/*{_IMAGE}"):
+        name = file.name.removesuffix(_IMAGE)
+        label = file.with_name(f"{name}{_LABEL}")
+        cases.append(Source(name, file, label if label.is_file() else None))
+    return Found("nifti", cases_by_id(root, cases, f"preRT/*{_IMAGE}"))
+
+
+def prepare(case: Source, options: Options) -> Prepared:
+    """Z-score the whole scan. Labels are kept."""
+    scan = read_nifti(case.image)
+    check_not_constant(case.image, scan)
+    path = label_path(case)
+    assert path is not None
+    label = as_label(path, read_nifti(path), [1, 2])
+    check_same_grid(path, label, scan)
+    return Prepared((Volume(zscore(scan.data), scan.affine),), label)
+
+
+RECIPE: Final = Recipe(
+    name="hnc",
+    title="Head and neck tumours before radiotherapy, T2-weighted MRI (HNTS-MRG 2024, task 1)",
+    channels=("T2w",),
+    labels={"background": 0, "GTVp": 1, "GTVn": 2},
+    find=find,
+    prepare=prepare,
+    steps=(
+        "z-score with mean and standard deviation of the whole scan: this project's choice, the paper names none",
+        "labels kept: 1 primary gross tumour volume, 2 nodal gross tumour volume",
+    ),
+)

@@ -1,0 +1,179 @@
+"""Pancreas-CT (NIH, TCIA) in the two incompatible flavours of the literature.
+
+A: koncle/CoraNet, FUSSNet, UPCoL, BCP. B: HiLab-git/DTC, MC-Net, MLRP. They differ in everything but the window.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from fheat.data.case import Spacing
+from fheat.data.crop import bounding_box, crop, enlarge, pad, stretch
+from fheat.data.intensity import min_max, window, zscore
+from fheat.data.orientation import reorient
+from fheat.data.recipes.base import (
+    Found,
+    Options,
+    Prepared,
+    Recipe,
+    Source,
+    as_label,
+    cases_by_id,
+    files_named,
+    label_path,
+)
+from fheat.errors import BadInput
+from fheat.io.dicom import read_dicom
+from fheat.io.nifti import read_nifti
+from fheat.io.volume import Volume
+
+WINDOW: Final = (-125.0, 275.0)
+SIZE: Final = (96, 96, 96)
+_SOFT: Final = (-50.0, 250.0)
+_CLEARLY: Final = 0.1
+
+
+def find(root: Path, options: Options) -> Found:
+    """List `PANCREAS_0001/` with one DICOM series somewhere inside, or CT as NIfTI, and `label0001.nii.gz`."""
+    labels = {file.name[5:9]: file for file in files_named(root, "label????.nii.gz")}
+    scans = [
+        file for file in files_named(root, "*.nii.gz") if re.fullmatch(r"(image|PANCREAS_)\d{4}\.nii\.gz", file.name)
+    ]
+    kind = "nifti"
+    if not scans:
+        kind = "dicom"
+        scans = [folder for folder in root.rglob("PANCREAS_????") if folder.is_dir()]
+    cases = []
+    for scan in scans:
+        name = scan.name.removesuffix(".nii.gz")[-4:]
+        cases.append(Source(name, scan, labels.get(name)))
+    return Found(kind, cases_by_id(root, cases, "PANCREAS_0001 folders or image0001.nii.gz"))
+
+
+def prepare_a(case: Source, options: Options) -> Prepared:
+    """Flavour A: resample as if cubic voxels, window, min-max; crop on all six sides if asked."""
+    scan, label = _read(case, options)
+    step = 1 / scan.spacing[1]
+    shape = [max(1, round(size / step)) for size in scan.data.shape]
+    scan, label = (_regrid(one, (step,) * 3, shape, order) for one, order in ((scan, 1), (label, 0)))
+    image = Volume(min_max(scan.data.clip(*WINDOW)), scan.affine)
+    if options.benchmark_crop:
+        box = bounding_box(label.data, past_last=2)
+        if box is None:
+            raise _no_box(case)
+        box = stretch(enlarge(box, shape, [(25, 25)] * 3), shape, SIZE)
+        image, label = (pad(crop(one, box), SIZE) for one in (image, label))
+    return Prepared((image,), label)
+
+
+def prepare_b(case: Source, options: Options) -> Prepared:
+    """Flavour B: resample with B-splines, window, crop in x and y if asked, then z-score what is left."""
+    scan, label = _read(case, options)
+    x, y, z = scan.spacing
+    steps = (1 / x, 1 / y, 1 / z)
+    # Rounded down from single precision, as stored in NIfTI: 310 slices of 0.7 mm gave 216, not 217.
+    shape = [max(1, int(size * float(np.float32(mm)))) for size, mm in zip(scan.data.shape, scan.spacing, strict=True)]
+    scan, label = (_regrid(one, steps, shape, order) for one, order in ((scan, 3), (label, 0)))
+    image = Volume(window(scan.data, *WINDOW), scan.affine)
+    if options.benchmark_crop:
+        box = bounding_box(label.data, past_last=0)
+        if box is None:
+            raise _no_box(case)
+        wide = enlarge(box, shape, [(25, 25), (25, 25), (0, 0)], at_least=(*SIZE[:2], 0))
+        image, label = (crop(one, (wide[0], wide[1], (0, shape[2]))) for one in (image, label))
+    return Prepared((Volume(zscore(image.data), image.affine),), label)
+
+
+def _read(case: Source, options: Options) -> tuple[Volume, Volume]:
+    scan = read_nifti(case.image) if case.image.is_file() else read_dicom(_series(case.image)).volume
+    path = label_path(case)
+    assert path is not None
+    stored = reorient(as_label(path, read_nifti(path), [1]), scan.orientation)
+    if stored.data.shape != scan.data.shape or not np.allclose(stored.spacing, scan.spacing, rtol=1e-2):
+        here, there = (f"{one.data.shape} at {one.spacing} mm" for one in (stored, scan))
+        raise BadInput(path, f"is {here}, its scan {there}", "check the pair")
+    mask = np.ascontiguousarray(_flip(stored.data, options.flip_labels))
+    _check_on_tissue(path, scan.data, mask)
+    return scan, Volume(mask, scan.affine)
+
+
+def _series(patient: Path) -> Path:
+    """Return the one folder below a patient's that holds files."""
+    folders = sorted({file.parent for file in files_named(patient, "*")})
+    if len(folders) != 1:
+        raise BadInput(patient, f"holds {len(folders)} folders with files: expected one series", "keep the CT series")
+    return folders[0]
+
+
+def _check_on_tissue(path: Path, scan: NDArray[Any], mask: NDArray[np.uint8]) -> None:
+    """Refuse a label that fits its scan clearly better turned round: users report these labels flipped in y."""
+    soft = (scan > _SOFT[0]) & (scan < _SOFT[1])
+    share = _share(soft, mask)
+    for axes in ("y", "z", "yz"):
+        turned = _share(soft, _flip(mask, axes))
+        if turned > share + _CLEARLY:
+            reason = f"has {share:.0%} of its voxels on soft tissue, turned round along {axes} {turned:.0%}"
+            raise BadInput(path, reason, f"look at the pair, then give --flip-labels {axes}")
+
+
+def _flip(data: NDArray[Any], axes: str) -> NDArray[Any]:
+    return np.flip(data, tuple("xyz".index(axis) for axis in axes))
+
+
+def _share(soft: NDArray[np.bool_], mask: NDArray[np.uint8]) -> float:
+    return float(soft[mask != 0].mean()) if mask.any() else 0.0
+
+
+def _regrid(volume: Volume, steps: Spacing, shape: list[int], order: int) -> Volume:
+    """Read every `steps` voxels, starting at the first: both flavours keep the first voxel where it is."""
+    data = volume.data if order == 0 else volume.data.astype(np.float32)
+    mode = "mirror" if order == 3 else "nearest"  # a B-spline is defined by its mirror image beyond the border
+    out = ndimage.affine_transform(data, steps, output_shape=tuple(shape), order=order, mode=mode)
+    return Volume(out, volume.affine @ np.diag([*steps, 1.0]))
+
+
+def _no_box(case: Source) -> BadInput:
+    return BadInput(case.label or case.image, "is empty: there is no box to crop around", "leave out --benchmark-crop")
+
+
+_COMMON: Final = (
+    "labels are matched to their scan by the directions of their axes; their origin is not compared",
+    "voxel 0 stays in place when resampling; the affine written is the true one",
+)
+RECIPE_A: Final = Recipe(
+    name="pancreas-a",
+    title="Pancreas, CT (NIH Pancreas-CT), flavour A: CoraNet, FUSSNet, UPCoL, BCP",
+    channels=("CT, window [-125, 275] HU",),
+    labels={"background": 0, "pancreas": 1},
+    find=find,
+    prepare=prepare_a,
+    steps=(
+        *_COMMON,
+        "quirk kept: resampled to 1 mm as if the slice distance were the in-plane spacing; linear, labels nearest",
+        "clipped to [-125, 275] HU, then least to 0 and greatest to 1",
+        "with benchmark_crop: label's box plus 25 voxels on six sides, at least 96 per axis",
+        "quirk kept: the box ends one voxel further than the label",
+    ),
+    options=frozenset({"benchmark_crop", "flip_labels"}),
+)
+RECIPE_B: Final = Recipe(
+    name="pancreas-b",
+    title="Pancreas, CT (NIH Pancreas-CT), flavour B: DTC, MC-Net, MLRP",
+    channels=("CT, window [-125, 275] HU, z-scored",),
+    labels={"background": 0, "pancreas": 1},
+    find=find,
+    prepare=prepare_b,
+    steps=(
+        *_COMMON,
+        "resampled to 1 mm, cubic B-spline, labels nearest",
+        "window [-125, 275] HU mapped to [0, 1]",
+        "with benchmark_crop: x and y cut to the label's box, grown to 96 voxels, plus 25 per side; z kept",
+        "quirk kept: the box ends at the label's last voxel, not after it",
+        "z-score of the volume that is left, after the crop",
+    ),
+    options=frozenset({"benchmark_crop", "flip_labels"}),
+)

@@ -1,0 +1,162 @@
+"""Run a recipe over a download. A case that is refused is listed and the others go on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from fheat.data.nnunet import RawWriter, dataset_json
+from fheat.data.recipes import RECIPES
+from fheat.data.recipes.base import Found, Options, Recipe, Source
+from fheat.data.recipes.split import Split, split_of
+from fheat.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a preparation did: ids by what became of them, and for refused cases the reason."""
+
+    name: str
+    target: Path
+    kind: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    unlabelled: tuple[str, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    """In the official split and not in the download."""
+    left_out: tuple[str, ...] = ()
+    """In the download and not in the official split."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `--json`."""
+        return asdict(self) | {"target": str(self.target)}
+
+
+def prepare(
+    name: str,
+    source: Path,
+    target: Path,
+    *,
+    options: Options | None = None,
+    version: str = "",
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Summary:
+    """Prepare a dataset into a new or empty folder in the nnU-Net raw layout, or raise `BadInput`.
+
+    Args:
+        name: one of `RECIPES`.
+        source: the folder as downloaded and unpacked.
+        target: where to write; `dataset.json` comes last.
+        options: what the recipe knows; others raise `ValueError`.
+        version: of this program, for `dataset.json`.
+        workers: processes; with 1 the work is done in this one. The files written do not depend on it.
+        progress: called with (cases done, all cases).
+
+    Refused cases are in the result; the caller decides what they mean. If every case is refused, nothing is written.
+    """
+    recipe, options = RECIPES[name], options or Options()
+    unknown = sorted(set(options.chosen()) - recipe.options)
+    if unknown:
+        raise ValueError(f"{name} has no option {', '.join(unknown)}")
+    if not source.is_dir():
+        raise BadInput(source, "is not a folder", "give the folder as downloaded and unpacked")
+    if target.resolve().is_relative_to(source.resolve()):
+        raise BadInput(target, f"lies inside {source}", "write to a folder outside the download")
+    found = recipe.find(source, options)
+    split = split_of(name, [case.id for case in found.cases if not case.unlabelled])
+    wanted = [case for case in found.cases if not split.official or case.id in split.ids]
+    if not wanted:
+        raise BadInput(
+            source, f"holds {len(found.cases)} cases and none of the official split", "check that it is the dataset"
+        )
+    writer = RawWriter(target)
+    writer.check_empty()
+    refused = {}
+    for done, (case, reason) in enumerate(_outcomes(recipe, wanted, options, split, target, workers), start=1):
+        if reason is not None:
+            refused[case.id] = reason
+        progress(done, len(wanted))
+    if len(refused) == len(wanted):
+        first = next(iter(refused.values()))
+        raise BadInput(
+            source, f"all {len(wanted)} cases are refused, the first: {first}", "check that it is the dataset"
+        )
+    summary = _summary(recipe, target, found, split, refused)
+    _finish(writer, recipe, found.cropped or options.benchmark_crop, options, version, split, summary)
+    return summary
+
+
+def _outcomes(
+    recipe: Recipe, cases: Sequence[Source], options: Options, split: Split, target: Path, workers: int
+) -> Iterator[tuple[Source, str | None]]:
+    """Yield each case with None or the reason why it was refused, in the order of `cases`."""
+    work = partial(_one, recipe.name, options, frozenset(split.test), target)
+    if workers <= 1:
+        yield from zip(cases, map(work, cases), strict=True)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        yield from zip(cases, pool.map(work, cases), strict=True)
+    except BrokenProcessPool:
+        raise BadInput(target, "a worker died, probably for lack of memory", "give --workers 1") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _one(name: str, options: Options, test: frozenset[str], target: Path, case: Source) -> str | None:
+    """Prepare and write one case. All of it is in memory before the first byte is written."""
+    try:
+        made = RECIPES[name].prepare(case, options)
+    except BadInput as error:
+        return str(error)
+    RawWriter(target).write_case(case.id, made.images, made.label, test=case.unlabelled or case.id in test)
+    return None
+
+
+def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: dict[str, str]) -> Summary:
+    names = [case.id for case in found.cases]
+    there = set(names) - set(refused)
+    held_out = set(split.validation)
+    return Summary(
+        name=recipe.name,
+        target=target,
+        kind=found.kind,
+        train=tuple(name for name in split.order if name in there and name not in held_out),
+        validation=tuple(name for name in split.validation if name in there),
+        test=tuple(name for name in split.test if name in there),
+        unlabelled=tuple(case.id for case in found.cases if case.unlabelled and case.id in there),
+        refused=refused,
+        missing=tuple(name for name in split.ids if name not in names) if split.official else (),
+        left_out=tuple(name for name in names if name not in split.ids) if split.official else (),
+    )
+
+
+def _finish(
+    writer: RawWriter, recipe: Recipe, cropped: bool, options: Options, version: str, split: Split, summary: Summary
+) -> None:
+    training = (*summary.train, *summary.validation)
+    dataset = dataset_json(
+        name=recipe.name,
+        title=recipe.title,
+        channels=recipe.channels,
+        labels=recipe.labels,
+        training=len(training),
+    )
+    dataset["preparation"] = {
+        "recipe": recipe.name,
+        "fheat": version,
+        "options": {name: getattr(options, name) for name in sorted(recipe.options)},
+        "source": summary.kind,
+        "cropped_around_label": cropped,
+        "steps": list(recipe.steps),
+        "refused": sorted(summary.refused),
+        "missing": list(summary.missing),
+    }
+    writer.finish(dataset, split.to_json((*training, *summary.test), summary.unlabelled))

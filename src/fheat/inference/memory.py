@@ -1,0 +1,143 @@
+"""How much memory a prediction takes at most, known before it starts."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fheat.inference.scan import Scan
+from fheat.inference.sliding import TOGETHER, SlidingWindow
+from fheat.inference.windows import Triple
+
+_FLOAT = 4
+_COPIES = 4  # of the planes being converted: as stored, normalised, and two stages of resampling
+_COMPONENT_BYTES = 9  # per voxel: a bit mask, 32-bit component numbers, two more masks, two in reserve
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """Bytes of each part; the peak is at most their sum, with the larger of the two phases."""
+
+    program: int
+    """Interpreter, libraries and network before the scan is read."""
+    scan: int
+    """Voxels as stored."""
+    mask: int
+    """One byte per voxel of the scan."""
+    slab: int
+    """(C + K + 1) float32 values per voxel of the planes held, and one more while they move."""
+    planes: int
+    """Planes being read from the scan or brought back to it."""
+    windows: int
+    """Tensors alive during one forward pass of a batch."""
+    components: int
+    """Largest components, after everything above but scan and mask is released."""
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return self.program + self.scan + self.mask + max(self.slab + self.planes + self.windows, self.components)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{field.name} {getattr(self, field.name) / 2**20:,.0f}" for field in fields(self))
+        return f"memory at most {self.total / 2**20:,.0f} MiB ({parts})"
+
+
+def memory_bound(
+    sliding: SlidingWindow, scan: Scan, stored: int, *, program: int, classes: int, activations: int, components: bool
+) -> MemoryBound:
+    """Add up what a prediction of `scan` holds.
+
+    Args:
+        sliding: windows, batch and slab.
+        scan: the volume on the network's grid.
+        stored: bytes of the volume as read.
+        program: bytes resident before the volume was read.
+        classes: output channels of the network.
+        activations: from `activation_bytes` for one batch.
+        components: whether the largest components are taken afterwards.
+    """
+    axis = sliding.axis(scan.shape)
+    lengths = [max(length, size) for length, size in zip(scan.shape, sliding.windows.size, strict=True)]
+    section = prod(lengths) // lengths[axis]
+    source = prod(scan.source_shape) // scan.source_shape[axis]
+    together = TOGETHER * max(1, round(scan.steps[axis])) + 1
+    return MemoryBound(
+        program=program,
+        scan=stored,
+        mask=prod(scan.source_shape),
+        slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT,
+        planes=_COPIES * max(scan.channels, classes) * together * max(section, source) * _FLOAT,
+        windows=activations,
+        components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
+    )
+
+
+def activation_bytes(
+    network: Callable[[Tensor], Tensor], shape: tuple[int, int, *Triple], device: torch.device
+) -> tuple[int, int]:
+    """Return the network's output channels and the most bytes of tensors alive at once for an input of `shape`.
+
+    Convolutions may unfold or reorder their operands in a workspace of their own; the largest input and output of one
+    operation are therefore counted a second time.
+    """
+    meter = _Meter()
+    with torch.no_grad(), meter:
+        classes = network(torch.zeros(shape, device=device)).shape[1]
+    return classes, meter.peak + meter.largest
+
+
+class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storages that operations create and subtracts them when they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive = self.peak = self.largest = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        touched = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
+        self.largest = max(self.largest, sum(tensor.numel() * tensor.element_size() for tensor in touched))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        self.peak = max(self.peak, self.alive)
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        self.alive += storage.nbytes()
+        weakref.finalize(storage, self._release, storage.nbytes())
+
+    def _release(self, size: int) -> None:
+        self.alive -= size
+
+
+def resident_bytes() -> int:
+    """Return the memory this process holds now; its largest so far where the system does not say; else 0."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return _largest_so_far()
+    import resource
+
+    return pages * resource.getpagesize()
+
+
+def _largest_so_far() -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak  # bytes on macOS, the one system with this module and without /proc

@@ -1,0 +1,161 @@
+"""Segment scans: load a network once, then bring every scan to its grid and the mask back."""
+
+from pathlib import Path
+from typing import Any, cast, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fheat.allocation.retire import retire
+from fheat.inference.components import keep_largest
+from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
+from fheat.inference.restore import Restorer
+from fheat.inference.scan import Grid, Scan
+from fheat.inference.sliding import Activation, Progress, SlidingWindow
+from fheat.inference.windows import Triple, Weights, Windows
+from fheat.io.read import read_volume
+from fheat.io.volume import Volume
+from fheat.models.card import Card, Intensity
+from fheat.models.folder import load
+from fheat.models.registry import Recipe
+
+
+class Predictor:
+    """Segments scans of any size, spacing and orientation with one network.
+
+    Args:
+        model: a network, or its model folder. Gates that training closed are retired, which changes no output.
+        card: intensity, spacing, orientation, window and regions; by default the one the network was loaded with.
+            What it leaves out stays as it is in the scan.
+        windows: size and stride; by default the card's, else the network's patch with half of it as stride.
+        weights: `constant` or `gaussian` weight of the voxels of a window.
+        batch: windows per forward pass.
+        flips: average over the eight mirror images of each window.
+        largest_component: keep only the largest 26-connected component of each class.
+        device: `cuda` where there is one, else `cpu`.
+
+    >>> from fheat import Predictor, create_model
+    >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
+    >>> mask.shape, mask.dtype
+    ((120, 112, 80), dtype('uint8'))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str | Path,
+        *,
+        card: Card | None = None,
+        windows: Windows | None = None,
+        weights: Weights = "constant",
+        batch: int = 4,
+        flips: bool = False,
+        largest_component: bool = False,
+        device: str | torch.device | None = None,
+    ) -> None:
+        network = load(model) if isinstance(model, str | Path) else model
+        own = getattr(network, "card", None)
+        self.card = card or (own if isinstance(own, Card) else Card())
+        recipe = getattr(network, "recipe", None)
+        self.recipe = recipe if isinstance(recipe, Recipe) else None
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.network = retire(network).to(self.device).eval()
+        self.windows = windows or self._windows()
+        self.largest_component = largest_component
+        self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
+        self._trials: dict[int, tuple[int, int]] = {}
+        self._program = resident_bytes()
+        self.sliding(None)
+
+    @overload
+    def segment(self, image: Volume | str | Path, *, progress: Progress | None = None) -> Volume: ...
+    @overload
+    def segment(self, image: NDArray[Any] | Tensor, *, progress: Progress | None = None) -> NDArray[np.uint8]: ...
+    def segment(
+        self, image: Volume | str | Path | NDArray[Any] | Tensor, *, progress: Progress | None = None
+    ) -> Volume | NDArray[np.uint8]:
+        """Return the label of every voxel, in the place of the scan.
+
+        Args:
+            image: a volume; a path to a NIfTI file or the folder of a DICOM series; or an array (X, Y, Z) or
+                (X, Y, Z, C) that already has the network's spacing and orientation.
+            progress: called after each forward pass with the windows done and those there are.
+
+        A volume or path gives a volume with the scan's own affine, an array gives an array; uint8 either way.
+        """
+        if isinstance(image, str | Path):
+            image = read_volume(image)
+        if isinstance(image, Volume):
+            return self._segment(image, Grid(self.card.orientation, self.card.spacing), progress)
+        array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+        return cast("NDArray[np.uint8]", self._segment(Volume(array, np.eye(4)), Grid(), progress).data)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the label values 1, 2, ... a mask can hold; `label 1` and so on where the card has none."""
+        count = self.recipe.out_channels if self.recipe is not None else len(self.card.classes)
+        names = self.card.classes or tuple(f"label {value}" for value in range(count))
+        named = dict(zip(self.card.regions or range(count), names, strict=True))
+        return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
+
+    def memory(self, volume: Volume) -> MemoryBound:
+        """Return how much memory `segment` holds at most, without running it."""
+        scan = self.scan(volume)
+        classes, activations = self._trial(scan.channels)
+        return memory_bound(
+            self.sliding(None),
+            scan,
+            volume.data.nbytes,
+            program=self._program,
+            classes=classes,
+            activations=activations,
+            components=self.largest_component,
+        )
+
+    def scan(self, volume: Volume, grid: Grid | None = None) -> Scan:
+        """Return the volume as the network sees it."""
+        if volume.data.dtype.kind == "f" and not np.isfinite(volume.data.sum(dtype=np.float64)):
+            raise ValueError("the image holds NaN or infinity: replace them first")
+        scan = Scan(volume, grid or Grid(self.card.orientation, self.card.spacing), self.card.intensity or Intensity())
+        if self.recipe is not None and scan.channels != self.recipe.in_channels:
+            raise ValueError(f"the image has {scan.channels} channels and the network takes {self.recipe.in_channels}")
+        return scan
+
+    def sliding(self, progress: Progress | None) -> SlidingWindow:
+        """Return the sliding window that `segment` runs."""
+        activation: Activation = "sigmoid" if self.card.regions else "softmax"
+        return SlidingWindow(self.network, self.windows, activation=activation, progress=progress, **self._options)
+
+    def _segment(self, volume: Volume, grid: Grid, progress: Progress | None) -> Volume:
+        scan, sliding = self.scan(volume, grid), self.sliding(progress)
+        axis = sliding.axis(scan.shape)
+        restorer = Restorer(volume, scan, axis, self.card.regions)
+
+        def planes(start: int, stop: int) -> Tensor:
+            return scan.planes(axis, start, stop).to(self.device)
+
+        for start, probabilities in sliding.stream(planes, scan.shape, scan.channels):
+            restorer.add(start, probabilities)
+        mask = restorer.mask
+        if self.largest_component:
+            keep_largest(mask.data)
+        return mask
+
+    def _windows(self) -> Windows:
+        if self.card.window is not None:
+            return Windows(self.card.window.size, self.card.window.stride)
+        if self.recipe is None or len(self.recipe.patch_size) != 3:
+            raise ValueError("neither the network nor its card states a window: pass windows=Windows(size, stride)")
+        x, y, z = self.recipe.patch_size
+        return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
+
+    def _trial(self, channels: int) -> tuple[int, int]:
+        """Return output channels and bytes of one forward pass of a full batch, from running it once."""
+        if channels not in self._trials:
+            size: Triple = self.windows.size
+            sliding = self.sliding(None)
+            before = resident_bytes()
+            self._trials[channels] = activation_bytes(sliding.forward, (sliding.batch, channels, *size), self.device)
+            self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
+        return self._trials[channels]

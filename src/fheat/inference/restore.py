@@ -1,0 +1,72 @@
+"""From probabilities on a network's grid to label values on the scan's."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fheat.data.orientation import view_as
+from fheat.data.resample import coordinates, interpolate
+from fheat.inference.scan import Scan
+from fheat.inference.sliding import TOGETHER
+from fheat.io.volume import Volume
+
+
+def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
+    """Return label values, (X, Y, Z) uint8, from probabilities (K, X, Y, Z).
+
+    Without regions the most probable class, the lower one where two are equal. With regions, one value per channel:
+    each is painted where its own probability is above one half, later channels over earlier ones.
+    """
+    if not regions:
+        return probabilities.argmax(dim=0).to(torch.uint8)
+    labels = torch.zeros(probabilities.shape[1:], dtype=torch.uint8, device=probabilities.device)
+    for value, probability in zip(regions, probabilities, strict=True):
+        labels[probability > 0.5] = value
+    return labels
+
+
+class Restorer:
+    """Collects probabilities plane by plane and writes labels at the scan's own voxels.
+
+    Probabilities, not labels, are brought back to the scan's spacing, so that a boundary falls between voxels where the
+    classes are equally probable. Where the grids are equal each label is written as it is.
+    """
+
+    def __init__(self, volume: Volume, scan: Scan, axis: int, regions: Sequence[int]) -> None:
+        self.mask = Volume(np.zeros(volume.data.shape[:3], dtype=np.uint8), volume.affine)
+        self._view = view_as(self.mask.data, volume.affine, scan.orientation)
+        self._axis, self._regions = axis, regions
+        self._places = [
+            coordinates(target, 1 / step, source).clip(0, target - 1)
+            for target, step, source in zip(scan.shape, scan.steps, scan.source_shape, strict=True)
+        ]
+        self._written = 0
+        self._last: Tensor | None = None
+
+    def add(self, start: int, planes: Tensor) -> None:
+        """Take the next planes, (K, X', Y', Z') with the streamed axis cut, the first at index `start`."""
+        along = self._axis + 1
+        for first in range(0, planes.shape[along], TOGETHER):
+            part = planes.narrow(along, first, min(TOGETHER, planes.shape[along] - first))
+            self._add(start + first, part)
+
+    def _add(self, start: int, part: Tensor) -> None:
+        along, where = self._axis + 1, self._places[self._axis]
+        for axis, place in enumerate(self._places):
+            if axis != self._axis:
+                part = interpolate(part, axis + 1, place)
+        if self._last is not None:
+            part, start = torch.cat([self._last, part], dim=along), start - 1
+        reach = start + part.shape[along] - 1
+        ready = int(np.searchsorted(where, reach, side="right"))
+        if ready > self._written:
+            labels = paint(interpolate(part, along, where[self._written : ready] - start), self._regions)
+            self._write(labels.cpu().numpy(), ready)
+        self._last = part.narrow(along, part.shape[along] - 1, 1).clone()
+
+    def _write(self, labels: NDArray[np.uint8], stop: int) -> None:
+        self._view[(slice(None),) * self._axis + (slice(self._written, stop),)] = labels
+        self._written = stop

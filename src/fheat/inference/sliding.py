@@ -1,0 +1,201 @@
+"""Sliding-window inference that holds a slab of the volume, never all of it.
+
+Windows are visited plane after plane along one axis. Their probabilities are summed in a buffer one window and one slab
+deep; planes that no later window reaches are averaged, handed on and forgotten. Memory therefore follows the
+cross-section of the volume, not its length, and the order of summation depends neither on the batch nor on the slab.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, combinations, product
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fheat.inference.windows import Triple, Weights, Windows, starts, window_weights
+
+Planes = Callable[[int, int], Tensor]
+"""Gives the planes `start` to `stop` of an image along the streamed axis, shape (C, X, Y, Z) with that axis cut."""
+Progress = Callable[[int, int], None]
+Activation = Literal["softmax", "sigmoid", "none"]
+_AXES = (2, 3, 4)
+TOGETHER = 8  # planes read or handed on at a time
+_EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Average a network's output over overlapping windows.
+
+    Args:
+        network: maps (B, C, *size) to (B, K, *size).
+        windows: size and stride; an axis shorter than the window is padded with zeros on both sides.
+        weights: `constant` counts all voxels of a window alike, `gaussian` those in its centre more.
+        activation: turns logits into what is averaged; `none` averages the output itself.
+        batch: windows per forward pass.
+        flips: average each window over its eight mirror images.
+        slab: planes collected beyond one window before finished ones are handed on; half a window by default.
+
+    An identity network with activation `none` returns its input.
+    """
+
+    network: Callable[[Tensor], Tensor]
+    windows: Windows
+    weights: Weights = "constant"
+    activation: Activation = "softmax"
+    batch: int = 4
+    flips: bool = False
+    slab: int | None = None
+    progress: Progress | None = None
+    """Called after each forward pass with the windows done and those there are."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch={self.batch} is not a number of windows: use 1 or more")
+        if self.slab is not None and self.slab < 0:
+            raise ValueError(f"slab={self.slab} is negative: use 0 or more planes")
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Map an image in memory, (C, X, Y, Z), to averages, (K, X, Y, Z)."""
+        shape = _triple(image.shape[1:])
+        axis = self.axis(shape)
+        parts = [
+            part.clone()
+            for _, part in self.stream(lambda a, b: image.narrow(axis + 1, a, b - a), shape, image.shape[0])
+        ]
+        return torch.cat(parts, dim=axis + 1)
+
+    def axis(self, shape: Triple) -> int:
+        """Return the axis to stream along: where the volume is longest, counted in windows."""
+        return max(range(3), key=lambda axis: shape[axis] / self.windows.size[axis])
+
+    def depth(self, shape: Triple) -> int:
+        """Return how many planes are held at a time."""
+        axis = self.axis(shape)
+        size = self.windows.size[axis]
+        return min(max(shape[axis], size), size + (size // 2 if self.slab is None else self.slab))
+
+    def count(self, shape: Triple) -> int:
+        """Return the number of windows that cover a volume."""
+        axes = zip(shape, self.windows.size, self.windows.stride, strict=True)
+        return prod(len(starts(length, size, stride)) for length, size, stride in axes)
+
+    @torch.no_grad()
+    def stream(self, planes: Planes, shape: Triple, channels: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield (first plane, averages of the next planes) until the volume is covered; each plane comes once.
+
+        The averages, (K, X, Y, Z) with the streamed axis cut, are a view of the buffer: use them before the next step.
+        """
+        size, axis = self.windows.size, self.axis(shape)
+        padded = _triple([max(length, window) for length, window in zip(shape, size, strict=True)])
+        before = [(long - short) // 2 for long, short in zip(padded, shape, strict=True)]
+        inner = [slice(None), *(slice(lead, lead + length) for lead, length in zip(before, shape, strict=True))]
+        slab = _Slab(axis, list(padded), self.depth(shape))
+        places = [
+            starts(length, window, stride)
+            for length, window, stride in zip(padded, size, self.windows.stride, strict=True)
+        ]
+        lead, end = before[axis], before[axis] + shape[axis]
+
+        def finished(stop: int) -> Iterator[tuple[int, Tensor]]:
+            first, last = max(slab.offset, lead), min(stop, end)
+            if first < last:
+                inner[axis + 1] = slice(first - slab.offset, last - slab.offset)
+                yield first - lead, slab.averages(tuple(inner))
+
+        for first in places[axis]:
+            if first + size[axis] > slab.offset + slab.depth:
+                yield from finished(first)
+                slab.advance(first)
+            for begin in range(max(slab.loaded, lead), min(first + size[axis], end), TOGETHER):
+                stop = min(begin + TOGETHER, first + size[axis], end)
+                inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
+                slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
+            slab.loaded = first + size[axis]
+            corners = [places[other] if other != axis else [first - slab.offset] for other in range(3)]
+            self._visit(slab, [_triple(corner) for corner in product(*corners)], self.count(shape))
+        yield from finished(padded[axis])
+
+    def _visit(self, slab: "_Slab", corners: list[Triple], total: int) -> None:
+        """Add the windows at these corners of the slab."""
+        size, weight = self.windows.size, self._weight.to(slab.image.device)
+        for group in (corners[at : at + self.batch] for at in range(0, len(corners), self.batch)):
+            boxes = [_box(corner, size) for corner in group]
+            output = self.forward(torch.stack([slab.image[:, *box] for box in boxes]))
+            for box, average in zip(boxes, output, strict=True):
+                slab.add(box, average if self.weights == "constant" else average * weight, weight)
+            slab.visited += len(group)
+            if self.progress is not None:
+                self.progress(slab.visited, total)
+
+    @cached_property
+    def _weight(self) -> Tensor:
+        return window_weights(self.windows.size, self.weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size)."""
+        if not self.flips:
+            return self._activated(x)
+        total = self._activated(x)
+        for axes in _EVERY_FLIP[1:]:
+            total = total + self._activated(x.flip(axes)).flip(axes)
+        return total / len(_EVERY_FLIP)
+
+    def _activated(self, x: Tensor) -> Tensor:
+        y = self.network(x)
+        if y.shape[0] != x.shape[0] or y.shape[2:] != x.shape[2:]:
+            raise ValueError(f"the network maps {tuple(x.shape)} to {tuple(y.shape)}: expected the same grid")
+        if self.activation == "none":
+            return y.float()
+        return y.float().softmax(dim=1) if self.activation == "softmax" else y.float().sigmoid()
+
+
+class _Slab:
+    """The planes in work: input, sums and sums of weights, `offset` the index of the first."""
+
+    image: Tensor
+    sums: Tensor
+    weights: Tensor
+
+    def __init__(self, axis: int, shape: list[int], depth: int) -> None:
+        self.axis, self.depth = axis, depth
+        self.shape = [*shape[:axis], depth, *shape[axis + 1 :]]
+        self.offset = self.loaded = self.visited = 0
+        self._empty = True
+
+    def load(self, planes: Tensor, place: tuple[slice, ...], channels: int) -> None:
+        if not hasattr(self, "image"):
+            self.image = planes.new_zeros((channels, *self.shape), dtype=torch.float32)
+        self.image[place] = planes
+
+    def add(self, box: tuple[slice, ...], values: Tensor, weight: Tensor) -> None:
+        if self._empty:
+            self.sums = values.new_zeros((values.shape[0], *self.shape))
+            self.weights = values.new_zeros((1, *self.shape))
+            self._empty = False
+        self.sums[:, *box] += values
+        self.weights[:, *box] += weight
+
+    def averages(self, place: tuple[slice, ...]) -> Tensor:
+        return self.sums[place].div_(self.weights[place])
+
+    def advance(self, first: int) -> None:
+        """Forget the planes before `first`."""
+        gone, axis = first - self.offset, self.axis
+        for buffer in (self.image, self.sums, self.weights):
+            for channel in buffer:  # one at a time, as the copy passes through a second place
+                channel.narrow(axis, 0, self.depth - gone).copy_(channel.narrow(axis, gone, self.depth - gone).clone())
+                channel.narrow(axis, self.depth - gone, gone).zero_()
+        self.offset = first
+
+
+def _box(corner: Triple, size: Triple) -> tuple[slice, ...]:
+    return tuple(slice(start, start + length) for start, length in zip(corner, size, strict=True))
+
+
+def _triple(values: "torch.Size | list[int] | tuple[int, ...]") -> Triple:
+    a, b, c = values
+    return a, b, c

@@ -1,0 +1,202 @@
+"""A mask as DICOM SEG beside the series it was drawn on, and back.
+
+One file of type BINARY, one segment per foreground class, segment number = label value. Slices without foreground are
+left out, as viewers expect; a mask that is empty altogether keeps all its slices, since a SEG holds at least one.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fheat.errors import BadInput
+from fheat.files import write_file
+from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
+from fheat.io.volume import Volume
+
+if TYPE_CHECKING:
+    from highdicom.seg import Segmentation, SegmentDescription
+    from pydicom import Dataset
+
+GRID_TOLERANCE: Final = 1e-3  # millimetres
+_LONGEST_LABEL: Final = 64
+_LARGEST_LABEL: Final = 255
+# What the standard allows to be empty and anonymisers remove: highdicom wants it present.
+_MAY_BE_EMPTY: Final = (
+    "PatientID", "PatientName", "PatientBirthDate", "PatientSex",
+    "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
+)  # fmt: skip
+
+
+def write_dicom_seg(
+    mask: Volume,
+    series: Series,
+    path: str | Path,
+    classes: Sequence[str],
+    *,
+    description: str = "fheat segmentation",
+    series_number: int = 900,
+) -> None:
+    """Write a mask on the grid of `series`, replacing an older file only once the new one is complete on disk.
+
+    Args:
+        mask: whole numbers, shape and affine of `series.volume`; 0 is background.
+        series: as `read_dicom` returned it; patient, study and the referenced slices come from its headers.
+        classes: names by label value, the background first, as in a model's card. All but the first become segments,
+            also those that are absent from the mask.
+        description, series_number: of the new series.
+
+    What a class is, is not known here: every segment is coded as an anatomical structure, a tissue, made by an
+    automatic algorithm; its label is the name of the class.
+    """
+    target = Path(path)
+    require("highdicom", target)
+    labels = _labels(mask, series, target, classes)
+    with refusing(target, "cannot be made from the headers of the series", "correct that field in the series"):
+        stored = _segmentation(labels, series, classes, description=description, series_number=series_number)
+        content = BytesIO()
+        stored.save_as(content)
+    write_file(target, content.getvalue())
+
+
+def read_dicom_seg(path: str | Path, series: Series) -> Volume:
+    """Read a SEG on the grid of `series`: uint8, the segment number where there is a segment, 0 elsewhere.
+
+    Refused: fractional segments, segments that overlap, another frame of reference, frames off the grid. Slices that
+    the file leaves out are background.
+    """
+    file = Path(path)
+    require("highdicom", file)
+    import highdicom
+
+    with refusing(file):
+        found = highdicom.seg.segread(BytesIO(file.read_bytes()))
+        if found.SegmentationType == "FRACTIONAL":
+            raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
+        frames = found.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID
+        if frames[0] != frames[1]:
+            said = f"field FrameOfReferenceUID is {one_line(frames[0])}, the series has {one_line(frames[1])}"
+            raise BadInput(file, said, "give the series it was drawn on")
+        if max(found.segment_numbers, default=0) > _LARGEST_LABEL:
+            raise BadInput(file, f"field SegmentNumber goes to {max(found.segment_numbers)}", "number them up to 255")
+        start, count, flipped = _slices_of(file, found, series.volume)
+        # Room for positions rounded when written; where the frames lie was settled above.
+        planes = found.get_volume(combine_segments=True, dtype=np.uint8, rtol=0.05).array
+        labels = np.zeros(series.volume.data.shape, dtype=np.uint8)
+        labels[:, :, start : start + count] = (planes[::-1] if flipped else planes).transpose(2, 1, 0)
+        return Volume(labels, series.volume.affine)
+
+
+def _labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the mask as uint8, shape (slices, rows, columns), once it fits the series and the names."""
+    remedy = "write the mask on the grid of the series"
+    shapes = mask.data.shape, series.volume.data.shape
+    if shapes[0] != shapes[1]:
+        raise BadInput(target, f"mask has shape {shapes[0]}, the series {shapes[1]}", remedy)
+    apart = float(np.abs(mask.affine - series.volume.affine).max())
+    if apart > GRID_TOLERANCE:
+        raise BadInput(target, f"affine of the mask is {apart:.4g} off that of the series", remedy)
+    if not 2 <= len(classes) <= _LARGEST_LABEL + 1:
+        said = f"{len(classes)} classes: expected the background and 1 to {_LARGEST_LABEL} more"
+        raise BadInput(target, said, "name the classes of the mask")
+    for name in classes[1:]:
+        if not name.strip() or len(name) > _LONGEST_LABEL or not name.isprintable() or "\\" in name:
+            said = f"class name {one_line(repr(name))} cannot be a segment label"
+            raise BadInput(target, said, f"use 1 to {_LONGEST_LABEL} printable characters, no backslash")
+    values = np.unique(mask.data)
+    if not np.isin(values, np.arange(len(classes))).all():
+        strays = values[~np.isin(values, np.arange(len(classes)))][:4].tolist()
+        raise BadInput(target, f"mask holds {strays}, classes go from 0 to {len(classes) - 1}", "name every class")
+    return np.ascontiguousarray(mask.data.transpose(2, 1, 0).astype(np.uint8))
+
+
+def _segmentation(
+    labels: NDArray[np.uint8], series: Series, classes: Sequence[str], *, description: str, series_number: int
+) -> "Segmentation":
+    import highdicom
+
+    first, *others = series.sources
+    return highdicom.seg.Segmentation(
+        source_images=[_completed(first, series.volume.spacing[2]), *others],
+        pixel_array=labels,
+        segmentation_type="BINARY",
+        segment_descriptions=[_describe(number, name) for number, name in enumerate(classes[1:], start=1)],
+        series_instance_uid=highdicom.UID(),
+        series_number=series_number,
+        sop_instance_uid=highdicom.UID(),
+        instance_number=1,
+        manufacturer="fheat",
+        manufacturer_model_name="fheat",
+        software_versions=version("fheat"),
+        device_serial_number="0",
+        omit_empty_frames=bool(labels.any()),
+        content_label="SEGMENTATION",
+        series_description=description,
+        # Class names in any script; patient fields are decoded already and are encoded anew.
+        specific_character_set="ISO_IR 192",
+    )
+
+
+def _completed(header: "Dataset", depth: float) -> "Dataset":
+    """Return a copy with the fields that highdicom takes from the first slice.
+
+    With the true distance of the slices there, a reader can tell a slice left out from a wider grid.
+    """
+    from pydicom.valuerep import DSfloat
+
+    filled = deepcopy(header)
+    filled.SpacingBetweenSlices = DSfloat(depth, auto_format=True)
+    if not filled.get("SliceThickness"):
+        filled.SliceThickness = filled.SpacingBetweenSlices
+    for keyword in _MAY_BE_EMPTY:
+        if keyword not in filled:
+            setattr(filled, keyword, "")
+    return filled
+
+
+def _describe(number: int, name: str) -> "SegmentDescription":
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    return highdicom.seg.SegmentDescription(
+        segment_number=number,
+        segment_label=name,
+        segmented_property_category=codes.SCT.AnatomicalStructure,
+        segmented_property_type=codes.SCT.Tissue,
+        algorithm_type="AUTOMATIC",
+        algorithm_identification=highdicom.AlgorithmIdentificationSequence(
+            name="fheat", family=codes.DCM.ArtificialIntelligence, version=version("fheat")
+        ),
+    )
+
+
+def _slices_of(file: Path, found: Any, volume: Volume) -> tuple[int, int, bool]:
+    """Return the first slice of the series that the SEG's frames span, how many, and whether they run backwards.
+
+    Settled from the header, before any frame is unpacked.
+    """
+    remedy = "give the series it was drawn on, or resample it"
+    geometry = found.get_volume_geometry(rtol=0.05)
+    if geometry is None:
+        raise BadInput(file, "field PlanePositionSequence: its frames are not on one even grid", remedy)
+    count, rows, columns = geometry.spatial_shape
+    width, height, depth = volume.data.shape
+    if (columns, rows) != (width, height):
+        raise BadInput(file, f"fields Columns, Rows are {columns}, {rows}, the series has {width}, {height}", remedy)
+    affine = LPS_TO_RAS @ geometry.affine[:, [2, 1, 0, 3]]
+    inside = np.linalg.solve(volume.affine, affine)
+    flipped = bool(inside[2, 2] < 0)
+    start = round(float(inside[2, 3])) - (count - 1 if flipped else 0)
+    expected = np.eye(4)
+    expected[2, 2], expected[2, 3] = (-1, start + count - 1) if flipped else (1, start)
+    corners = np.array([[0, 0, 0, 1], [columns - 1, rows - 1, count - 1, 1]], dtype=np.float64).T
+    apart = float(np.abs((inside - expected) @ corners).max())
+    if apart > 0.05 or start < 0 or start + count > depth:
+        said = f"its frames lie {apart:.3g} voxels off the grid of the series, at slices {start} to {start + count - 1}"
+        raise BadInput(file, said, remedy)
+    return start, count, flipped

@@ -1,0 +1,196 @@
+"""The h5 files of the semi-supervised papers: one dataset `image`, one dataset `label`, no geometry.
+
+The HDF5 library is known to write past its buffers on malformed files, so it never runs in this process: another one
+(`fheat.io.h5_child`) parses the file and sends back type, shape and voxels. What it sends is checked like any input.
+"""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fheat.errors import BadInput
+from fheat.io import h5_child
+from fheat.io.nifti import SIZE_LIMIT
+from fheat.io.volume import Volume
+
+TIMEOUT: Final = 120.0
+_LINE: Final = 2**16
+_CHECK: Final = "check how the file was written"
+_COPY_AGAIN: Final = "copy it again from its source"
+
+
+def read_h5(
+    path: str | Path, *, spacing: Sequence[float] = (1.0, 1.0, 1.0), limit: int = SIZE_LIMIT
+) -> tuple[Volume, Volume | None]:
+    """Read image and label, None where the file has no label, or raise `BadInput`.
+
+    Args:
+        path: file with the dataset `image` (X, Y, Z) and perhaps `label` of the same shape.
+        spacing: millimetres; the format has no place for them. The axes are taken to point right, anterior, superior.
+        limit: refuse a file that declares more bytes of voxels than this.
+
+    Stored types are kept (bool becomes uint8). Readers are kept running between calls; threads do not share one.
+    """
+    idle = _IDLE[os.getpid()]
+    try:
+        reader = idle.pop()
+    except IndexError:
+        reader = H5Reader()
+    try:
+        return reader.read(path, spacing=spacing, limit=limit)
+    finally:
+        idle.append(reader)
+
+
+class H5Reader:
+    """One reading process, started when first needed and again after a file ended it. Not shared between threads.
+
+    Use it in a `with` statement; `read_h5` keeps its own.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def read(
+        self, path: str | Path, *, spacing: Sequence[float] = (1.0, 1.0, 1.0), limit: int = SIZE_LIMIT
+    ) -> tuple[Volume, Volume | None]:
+        """Read one file; see `read_h5`."""
+        file = Path(path)
+        if file.is_dir():
+            raise BadInput(file, "is a folder", "give the file in it")
+        arrays = self._request(file, limit)
+        for name, data in arrays.items():
+            if data.dtype.kind == "f" and not np.isfinite(data).all():
+                count = int(np.count_nonzero(~np.isfinite(data)))
+                raise BadInput(file, f"field {name} holds {count:,} voxels that are NaN or infinite", _CHECK)
+        image, label = arrays["image"], arrays.get("label")
+        affine = np.diag([*map(float, spacing), 1.0])
+        if label is None:
+            return Volume(image, affine), None
+        if label.shape != image.shape:
+            raise BadInput(file, f"field label has shape {label.shape}, the image {image.shape}", _CHECK)
+        return Volume(image, affine), Volume(label, affine)
+
+    def close(self) -> None:
+        """End the process; a later read starts another."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # a request it never took
+                cast("IO[bytes]", stream).close()
+        process.wait()
+
+    def _request(self, path: Path, limit: int) -> dict[str, NDArray[Any]]:
+        """Send a request and take the answer. Only a complete answer leaves the process in use."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = _start()
+        process, late = self._process, threading.Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self._timeout, stop)
+        timer.start()
+        complete = False
+        try:
+            assert process.stdin is not None
+            request = {"path": os.path.abspath(path), "limit": limit, "timeout": self._timeout}
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            answer = _answer(path, process, limit)
+            complete = True
+        except (EOFError, BrokenPipeError):
+            code = process.wait()
+            if late.is_set() or code == 14:  # SIGALRM, the reader's own clock
+                raise BadInput(path, f"took longer than {self._timeout:g} s to read", _COPY_AGAIN) from None
+            raise BadInput(path, f"is damaged (the HDF5 library ended with code {abs(code)})", _COPY_AGAIN) from None
+        except (ValueError, TypeError, KeyError, MemoryError, RecursionError):
+            raise BadInput(path, "is damaged (the HDF5 library's answer makes no sense)", _COPY_AGAIN) from None
+        finally:
+            timer.cancel()
+            if not complete or late.is_set():
+                self.close()
+        if isinstance(answer, BadInput):
+            raise answer
+        return answer
+
+
+def _start() -> subprocess.Popen[bytes]:
+    folders = [folder for folder in sys.path if folder]
+    return subprocess.Popen(
+        [sys.executable, "-I", h5_child.__file__, *folders],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # The first forbids HDF5 to load filters from shared libraries; the second keeps the forks single-threaded.
+        env=os.environ | {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+
+def _answer(path: Path, process: subprocess.Popen[bytes], limit: int) -> dict[str, NDArray[Any]] | BadInput:
+    """Return the arrays or the refusal; EOFError where the answer ends early, ValueError and its kin for nonsense."""
+    assert process.stdout is not None
+    line = process.stdout.readline(_LINE)
+    if not line:
+        raise EOFError
+    reply = json.loads(line)
+    if "error" in reply:
+        reason, remedy = (" ".join(str(text).split())[:300] for text in reply["error"])
+        return BadInput(path, reason, remedy)
+    arrays = {name: _declared(kind, shape, limit) for name, kind, shape in reply["arrays"]}
+    if not {"image"} <= arrays.keys() <= {"image", "label"}:
+        raise ValueError(f"arrays {list(arrays)}")
+    for data in arrays.values():
+        _fill(process.stdout, data)
+    return arrays
+
+
+def _declared(kind: str, shape: Sequence[int], limit: int) -> NDArray[Any]:
+    """Return the array to be filled; `numpy.empty` takes no memory until it is."""
+    dtype = np.dtype(kind)
+    if dtype.kind not in "iuf" or len(shape) != 3 or min(shape) < 1 or math.prod(shape) * dtype.itemsize > limit:
+        raise ValueError(f"{kind} {shape}")
+    return np.empty(tuple(shape), dtype)
+
+
+def _fill(stream: Any, data: NDArray[Any]) -> None:
+    rest = data.data.cast("B")
+    while rest:
+        count = stream.readinto(rest)
+        if not count:
+            raise EOFError
+        rest = rest[count:]
+
+
+# By process, because a forked one must not talk to the readers of its parent.
+_IDLE: Final[defaultdict[int, list[H5Reader]]] = defaultdict(list)
+
+
+@atexit.register
+def _close_idle() -> None:
+    for reader in _IDLE.pop(os.getpid(), []):
+        reader.close()

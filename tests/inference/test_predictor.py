@@ -1,0 +1,236 @@
+"""The predictor: a mask lands where the scan is, in every orientation, spacing and angle."""
+
+import itertools
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fheat import Card, Predictor, create_model, save
+from fheat.inference.components import keep_largest
+from fheat.inference.restore import paint
+from fheat.inference.windows import Windows
+from fheat.io import Volume, read_nifti, write_nifti
+from fheat.models.card import Intensity, Window
+from fheat.ops.gates import gates_of
+from tests.grids import affines
+
+OFFSET = (1, -2, 3)
+
+
+class Marker(nn.Module):
+    """Labels the voxel OFFSET steps (right, anterior, superior) of every bright one."""
+
+    def forward(self, x):
+        moved = torch.roll(x, OFFSET, dims=(2, 3, 4))
+        return torch.cat([torch.full_like(moved, 0.5), moved], dim=1) * 1000
+
+
+class Threshold(nn.Module):
+    """Labels bright voxels."""
+
+    def forward(self, x):
+        return torch.cat([torch.full_like(x, 0.5), x], dim=1) * 20
+
+
+def window(length=64):
+    return Windows((length,) * 3, (length,) * 3)
+
+
+def test_a_marker_lands_on_the_same_physical_voxels_in_every_orientation(tmp_path):
+    predictor = Predictor(Marker(), card=Card(orientation="RAS"), windows=window(24))
+    rng = np.random.default_rng(0)
+    count = 0
+    for affine, _ in affines():
+        data = np.zeros((13, 12, 11), dtype=np.int16)
+        marker = rng.integers(4, 8, 3)
+        data[tuple(marker)] = 1
+        write_nifti(Volume(data, affine), tmp_path / "scan.nii")
+        scan = read_nifti(tmp_path / "scan.nii")
+        write_nifti(predictor.segment(tmp_path / "scan.nii"), tmp_path / "mask.nii.gz")
+        mask = read_nifti(tmp_path / "mask.nii.gz")
+        assert np.abs(mask.affine - scan.affine).max() <= 1e-6
+        assert mask.data.shape == data.shape
+        canonical = nibabel.as_closest_canonical(nibabel.Nifti1Image(data, scan.affine)).affine
+        expected = scan.affine[:3, :3] @ marker + scan.affine[:3, 3] + canonical[:3, :3] @ OFFSET
+        (found,) = np.argwhere(mask.data)
+        assert np.abs(mask.affine[:3, :3] @ found + mask.affine[:3, 3] - expected).max() < 1e-4
+        count += 1
+    assert count == 432
+
+
+def test_resampling_keeps_the_place_in_every_orientation():
+    """A box comes back within one voxel of the coarser grid on every face, whatever spacing the network asks for."""
+    predictor = Predictor(Threshold(), card=Card(orientation="LPS", spacing=(1.1, 0.9, 1.3)), windows=window(32))
+    for affine, spacing in affines():
+        shape = [max(6, round(24 / step)) if step < 5 else 6 for step in spacing]
+        low, high = [n // 3 for n in shape], [n - n // 4 for n in shape]
+        data = np.zeros(shape, dtype=np.float32)
+        data[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = 1
+        mask = predictor.segment(Volume(data, affine))
+        assert np.array_equal(mask.affine, affine)
+        assert mask.data.shape == data.shape
+        sure = np.ones(shape, dtype=bool)
+        for axis, step in enumerate(spacing):
+            index = np.arange(shape[axis])
+            near = (
+                np.minimum(abs(index - low[axis] + 0.5), abs(index - high[axis] + 0.5)) * step <= max(1.3, step) * 0.7
+            )
+            sure &= ~near.reshape([-1 if other == axis else 1 for other in range(3)])
+        assert sure.sum() > 20
+        assert np.array_equal(mask.data[sure], data[sure].astype(np.uint8))
+        assert 2 * (mask.data * data).sum() / (mask.data.sum() + data.sum()) > 0.9
+
+
+def test_a_real_network_gives_the_same_mask_in_all_48_orientations():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 3, 3, padding=1)).eval()
+    card = Card(orientation="RAS", spacing=(1.0, 1.2, 0.8), intensity=Intensity(kind="zscore"))
+    predictor = Predictor(net, card=card, windows=Windows((12, 12, 12), (6, 6, 6)))
+    data = np.random.default_rng(0).normal(100, 20, (17, 14, 19)).astype(np.float32)
+    scan = nibabel.Nifti1Image(data, np.diag([0.7, 1.5, 1.0, 1.0]))
+    expected = predictor.segment(Volume(data, scan.affine)).data
+    assert set(np.unique(expected)) == {0, 1, 2}
+    for order, signs in itertools.product(itertools.permutations(range(3)), itertools.product((1, -1), repeat=3)):
+        turned = scan.as_reoriented(np.column_stack([order, signs]))
+        mask = predictor.segment(Volume(np.asarray(turned.dataobj), turned.affine))
+        back = nibabel.as_closest_canonical(nibabel.Nifti1Image(mask.data, mask.affine))
+        assert np.array_equal(np.asarray(back.dataobj), expected)
+
+
+def test_equal_grids_leave_probabilities_untouched():
+    data = np.random.default_rng(1).random((20, 9, 30)).astype(np.float32)
+    mask = Predictor(Threshold(), windows=Windows((8, 8, 8), (4, 4, 4))).segment(data)
+    assert np.array_equal(mask, data > 0.5)
+
+
+def test_intensity():
+    seen = []
+
+    class Spy(Threshold):
+        def forward(self, x):
+            seen.append(x.clone())
+            return super().forward(x)
+
+    data = np.random.default_rng(0).normal(300, 40, (10, 10, 10)).astype(np.float32)
+    data[:3] = 0
+
+    def network_input(**intensity):
+        seen.clear()
+        card = Card(intensity=Intensity(**intensity))
+        Predictor(Spy(), card=card, windows=window(10)).segment(data)
+        return seen[-1][0, 0].numpy()
+
+    assert np.array_equal(network_input(kind="none"), data)
+    assert np.allclose(network_input(kind="zscore"), (data - data.mean()) / data.std(), atol=1e-5)
+    inside = data[data != 0]
+    assert np.allclose(
+        network_input(kind="zscore", nonzero=True), (data - inside.mean()) / inside.std(), rtol=1e-4, atol=1e-5
+    )
+    assert np.allclose(network_input(kind="window", low=250, high=330), np.clip((data - 250) / 80, 0, 1), atol=1e-6)
+
+
+def test_channels_and_regions():
+    class Nested(nn.Module):
+        def forward(self, x):
+            return torch.cat([x[:, :1] + x[:, 1:], x[:, :1], x[:, 1:] - 0.5], dim=1) * 100 - 50
+
+    card = Card(classes=("whole", "core", "enhancing"), regions=(1, 2, 3))
+    data = np.zeros((8, 8, 8, 2), dtype=np.float32)
+    data[1:7, 1:7, 1:7, 1] = 0.7
+    data[2:6, 2:6, 2:6, 0] = 1
+    data[3:5, 3:5, 3:5, 1] = 1.5
+    mask = Predictor(Nested(), card=card, windows=window(8)).segment(data)
+    expected = np.zeros((8, 8, 8), dtype=np.uint8)
+    expected[1:7, 1:7, 1:7], expected[2:6, 2:6, 2:6], expected[3:5, 3:5, 3:5] = 1, 2, 3
+    assert np.array_equal(mask, expected)
+
+
+def test_paint():
+    probabilities = torch.tensor([[0.5, 0.2, 0.4], [0.5, 0.8, 0.4], [0.0, 0.0, 0.2]]).view(3, 3, 1, 1)
+    assert paint(probabilities).flatten().tolist() == [0, 1, 0]
+    assert paint(probabilities, (7, 8, 9)).flatten().tolist() == [0, 8, 0]
+
+
+def brute_force_largest(labels):
+    kept = np.zeros_like(labels)
+    for value in np.unique(labels[labels > 0]):
+        left, best = {tuple(at) for at in np.argwhere(labels == value)}, []
+        while left:
+            part, edge = [], [min(left)]
+            left.discard(edge[0])
+            while edge:
+                at = edge.pop()
+                part.append(at)
+                for step in itertools.product((-1, 0, 1), repeat=3):
+                    other = tuple(a + b for a, b in zip(at, step, strict=True))
+                    if other in left:
+                        left.discard(other)
+                        edge.append(other)
+            best = max(best, part, key=len)
+        kept[tuple(np.array(best).T)] = value
+    return kept
+
+
+def test_largest_component_per_class_equals_a_flood_fill():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        labels = rng.choice(4, size=(9, 8, 7), p=[0.8, 0.08, 0.07, 0.05]).astype(np.uint8)
+        expected = brute_force_largest(labels)
+        sizes = {value: (expected == value).sum() for value in (1, 2, 3)}
+        keep_largest(labels)
+        assert {value: (labels == value).sum() for value in (1, 2, 3)} == sizes
+        assert np.array_equal(brute_force_largest(labels), labels)
+    empty = np.zeros((4, 4, 4), dtype=np.uint8)
+    keep_largest(empty)
+    assert not empty.any()
+    diagonal = np.zeros((4, 4, 4), dtype=np.uint8)
+    diagonal[0, 0, 0] = diagonal[1, 1, 1] = 2
+    keep_largest(diagonal)
+    assert diagonal.sum() == 4
+
+
+def test_a_model_folder_is_all_it_needs(tmp_path):
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=(32, 32, 32))
+    gates_of(model)["enc1"].delta.data.fill_(-1)
+    card = Card(
+        classes=("background", "chamber"),
+        intensity=Intensity(kind="zscore"),
+        window=Window(size=(32, 32, 32), stride=(16, 16, 16)),
+    )
+    save(model, tmp_path / "model", card)
+    predictor = Predictor(tmp_path / "model", largest_component=True)
+    assert predictor.windows == Windows((32, 32, 32), (16, 16, 16))
+    assert gates_of(predictor.network)["enc1"].retired
+    data = np.random.default_rng(0).normal(size=(40, 36, 33)).astype(np.float32)
+    mask = predictor.segment(data)
+    with torch.no_grad():
+        plain = Predictor(model.eval(), card=card).segment(data)
+    keep_largest(plain)
+    assert mask.sum() > 0
+    assert np.array_equal(mask, plain)
+    assert np.array_equal(predictor.segment(torch.from_numpy(data)), mask)
+
+
+def test_default_window_is_the_patch_with_half_overlap():
+    assert Predictor(create_model("fheat_seg", patch_size=(32, 48, 32))).windows == Windows((32, 48, 32), (16, 24, 16))
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(ValueError, match="states a window"):
+        Predictor(Threshold())
+    predictor = Predictor(create_model("fheat_seg", patch_size=(32, 32, 32)))
+    with pytest.raises(ValueError, match="3 channels and the network takes 1"):
+        predictor.segment(np.zeros((8, 8, 8, 3)))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        predictor.segment(np.full((8, 8, 8), np.inf))
+    with pytest.raises(ValueError, match="orientation='XYZ'"):
+        Predictor(Threshold(), card=Card(orientation="XYZ"), windows=window()).segment(
+            Volume(np.zeros((8, 8, 8)), np.eye(4))
+        )
+    for bad in ({"kind": "window"}, {"kind": "window", "low": 2, "high": 1}, {"low": 1}, {"nonzero": True}):
+        with pytest.raises(ValueError):
+            Intensity(**bad)

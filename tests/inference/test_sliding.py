@@ -1,0 +1,165 @@
+"""The sliding window: the same numbers as a literal loop and as MONAI's, whatever the batch and the slab."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from monai.data.utils import compute_importance_map
+from monai.inferers import sliding_window_inference
+from torch import nn
+
+from fheat import create_model
+from fheat.inference.sliding import SlidingWindow
+from fheat.inference.windows import PRESETS, Windows, starts, window_weights
+
+SIZE, STRIDE = (16, 12, 20), (8, 9, 5)
+SHAPES = [(40, 33, 29), (20, 50, 17), (9, 8, 70), (16, 12, 20), (5, 6, 7)]
+
+
+def network(classes=3):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv3d(1, classes, 5, padding=2), nn.Tanh()).eval()
+
+
+def literal(net, image, windows, weight):
+    """Section by section of the protocol: pad, visit every window, average, remove the padding."""
+    pads = [max(size - length, 0) for size, length in zip(windows.size, image.shape[1:], strict=True)]
+    lead = [pad // 2 for pad in pads]
+    padded = torch.zeros(image.shape[0], *(n + pad for n, pad in zip(image.shape[1:], pads, strict=True)))
+    inner = tuple(slice(a, a + n) for a, n in zip(lead, image.shape[1:], strict=True))
+    padded[:, *inner] = image
+    total = count = 0
+    axes = [
+        [min(step * i, n - size) for i in range(-(-(n - size) // step) + 1)]
+        for n, size, step in zip(padded.shape[1:], windows.size, windows.stride, strict=True)
+    ]
+    for corner in itertools.product(*axes):
+        box = tuple(slice(a, a + n) for a, n in zip(corner, windows.size, strict=True))
+        values, visits = torch.zeros(3, *padded.shape[1:]), torch.zeros(1, *padded.shape[1:])
+        values[:, *box] = torch.softmax(net(padded[None, :, *box])[0], 0) * weight
+        visits[:, *box] = weight
+        total, count = total + values, count + visits
+    return (total / count)[:, *inner]
+
+
+@pytest.mark.parametrize("weights", ["constant", "gaussian"])
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.no_grad()
+def test_equals_a_literal_loop_and_monai(shape, weights):
+    image, windows = torch.randn(1, *shape), Windows(SIZE, STRIDE)
+    net = network()
+    found = SlidingWindow(net, windows, weights=weights)(image)
+    assert (found - literal(net, image, windows, window_weights(SIZE, weights))).abs().max() < 1e-6
+    overlap = [1 - stride / size for size, stride in zip(SIZE, STRIDE, strict=True)]
+    oracle = sliding_window_inference(image[None], SIZE, 3, lambda x: net(x).softmax(1), overlap, mode=weights)[0]
+    assert (found - oracle).abs().max() < 1e-6
+
+
+@torch.no_grad()
+def test_equals_monai_with_a_real_network():
+    model = create_model("fheat_seg", patch_size=(32, 32, 32)).eval()
+    image = torch.randn(1, 50, 41, 36)
+    for weights in ("constant", "gaussian"):
+        found = SlidingWindow(model, Windows((32, 32, 32), (16, 16, 16)), weights=weights, activation="none")(image)
+        oracle = sliding_window_inference(image[None], (32, 32, 32), 4, model, 0.5, mode=weights)[0]
+        assert (found - oracle).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("weights", ["constant", "gaussian"])
+def test_weights_are_monais(weights):
+    for size in [(16, 12, 20), (1, 2, 3), (112, 112, 80)]:
+        oracle = compute_importance_map(size, mode=weights, sigma_scale=0.125)
+        assert (window_weights(size, weights) - oracle).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("flips", [False, True])
+def test_identity_returns_its_input(shape, flips):
+    image = torch.randn(2, *shape)
+    for weights in ("constant", "gaussian"):
+        found = SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), weights=weights, activation="none", flips=flips)(
+            image
+        )
+        assert found.shape == image.shape
+        assert (found - image).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_independent_of_batch_and_slab(shape):
+    image, net = torch.randn(1, *shape), network()
+    first = SlidingWindow(net, Windows(SIZE, STRIDE), batch=1, slab=0)(image)
+    for batch, slab in itertools.product((1, 2, 5, 64), (0, 1, 7, None, 500)):
+        found = SlidingWindow(net, Windows(SIZE, STRIDE), batch=batch, slab=slab)(image)
+        assert (found - first).abs().max() < 1e-6
+        if batch == 1:
+            assert torch.equal(found, first)
+
+
+def test_flips_average_the_eight_mirror_images():
+    image, net = torch.randn(1, *SIZE), network()
+    with torch.no_grad():
+        mirrored = [
+            net(image[None].flip(axes)).softmax(1).flip(axes)
+            for count in range(4)
+            for axes in itertools.combinations((2, 3, 4), count)
+        ]
+    found = SlidingWindow(net, Windows(SIZE, STRIDE), flips=True)(image)
+    assert len(mirrored) == 8
+    assert (found - torch.stack(mirrored).mean(0)[0]).abs().max() < 1e-6
+
+
+@given(length=st.integers(1, 300), size=st.integers(1, 120), stride=st.integers(1, 120))
+def test_windows_cover_every_voxel(length, size, stride):
+    stride = min(stride, size)
+    found = starts(length, size, stride)
+    assert found[0] == 0
+    assert len(set(found)) == len(found)
+    covered = {voxel for start in found for voxel in range(start, start + size)}
+    assert covered >= set(range(length))
+    assert max(covered) == max(length, size) - 1
+
+
+def test_window_count_of_the_la_protocol():
+    sliding = SlidingWindow(nn.Identity(), PRESETS["la"])
+    assert sliding.count((192, 142, 88)) == 6 * 3 * 3
+    assert sliding.count((100, 100, 50)) == 1
+    seen = []
+    counting = SlidingWindow(
+        nn.Identity(), Windows(SIZE, STRIDE), activation="none", progress=lambda *step: seen.append(step)
+    )
+    counting(torch.zeros(1, 40, 33, 29))
+    total = counting.count((40, 33, 29))
+    assert {step[1] for step in seen} == {total}
+    assert [step[0] for step in seen] == sorted({step[0] for step in seen})
+    assert seen[-1] == (total, total)
+
+
+def test_planes_are_read_once_and_in_order():
+    asked = []
+    image = torch.randn(1, 20, 50, 17)
+
+    def planes(start, stop):
+        asked.extend(range(start, stop))
+        return image[:, :, start:stop]
+
+    sliding = SlidingWindow(network(), Windows(SIZE, STRIDE), slab=0)
+    first = [start for start, _ in sliding.stream(planes, (20, 50, 17), 1)]
+    assert sliding.axis((20, 50, 17)) == 1
+    assert asked == list(range(50))
+    assert first == sorted(first)
+    assert len(first) > 3
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="leaves gaps"):
+        Windows((16, 16, 16), (8, 17, 8))
+    with pytest.raises(ValueError, match="batch=0"):
+        SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), batch=0)
+    with pytest.raises(ValueError, match="slab=-1"):
+        SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), slab=-1)
+    with pytest.raises(ValueError, match="expected the same grid"):
+        SlidingWindow(nn.MaxPool3d(2), Windows(SIZE, STRIDE))(torch.zeros(1, *SIZE))
+    with pytest.raises(ValueError, match="'gauss' is unknown"):
+        SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), weights="gauss")(torch.zeros(1, *SIZE))

@@ -1,0 +1,126 @@
+"""NRRD: exact voxels, the right place in space, no damaged file that passes."""
+
+import gzip
+import sys
+
+import numpy as np
+import pytest
+
+from fheat import BadInput
+from fheat.io.nrrd import read_nrrd
+from tests.grids import affines
+
+nrrd = pytest.importorskip("nrrd")
+
+TO_RAS = {"left-posterior-superior": [-1, -1, 1], "LPS": [-1, -1, 1], "LAS": [-1, 1, 1], "RAS": [1, 1, 1]}
+
+
+def scan(shape=(9, 8, 7), dtype=np.int16, seed=0):
+    return (1000 * np.random.default_rng(seed).random(shape)).astype(dtype)
+
+
+def save(path, data, affine=None, *, space="left-posterior-superior", **fields):
+    """Write with pynrrd what lies as the RAS `affine` says."""
+    stored = np.diag([*TO_RAS[space], 1.0]) @ (np.eye(4) if affine is None else affine)
+    header = {"space": space, "space directions": stored[:3, :3].T, "space origin": stored[:3, 3], **fields}
+    nrrd.write(str(path), data, header)
+    return path
+
+
+def refusal(path, **options):
+    with pytest.raises(BadInput) as caught:
+        read_nrrd(path, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("space", TO_RAS)
+def test_every_orientation_comes_back(tmp_path, space):
+    for count, (affine, spacing) in enumerate(affines()):
+        if count % 9:
+            continue
+        volume = read_nrrd(save(tmp_path / "scan.nrrd", scan(), affine, space=space))
+        assert np.abs(volume.affine - affine).max() < 1e-9
+        assert volume.spacing == pytest.approx(spacing)
+        assert np.array_equal(volume.data, scan())
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u2", "i4", "u4", "f4", "f8", ">i2", ">f4"])
+@pytest.mark.parametrize("encoding", ["raw", "gzip"])
+def test_types_and_encodings(tmp_path, dtype, encoding):
+    data = scan(dtype=dtype)
+    volume = read_nrrd(save(tmp_path / "a.nrrd", data, encoding=encoding))
+    assert volume.data.dtype == data.dtype.newbyteorder("=")
+    assert np.array_equal(volume.data, data)
+    assert np.array_equal(volume.data, nrrd.read(str(tmp_path / "a.nrrd"))[0])
+
+
+def test_every_truncation_and_flipped_bit_of_packed_voxels_is_detected(tmp_path):
+    path = save(tmp_path / "a.nrrd", scan(), encoding="gzip")
+    content = path.read_bytes()
+    start = content.index(b"\n\n") + 2
+    for keep in [0, 1, 4, start - 1, start, start + 5, *range(start + 20, len(content), 37), len(content) - 1]:
+        path.write_bytes(content[:keep])
+        assert path.name in refusal(path)
+    for place in range(start + 10, len(content), 11):
+        changed = bytearray(content)
+        changed[place] ^= 16
+        path.write_bytes(changed)
+        refusal(path)
+
+
+def test_raw_voxels_must_be_all_there_and_no_more(tmp_path):
+    path = save(tmp_path / "a.nrrd", scan(), encoding="raw")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert "declares 1,008 bytes of voxels and holds 1,007" in refusal(path)
+    path.write_bytes(content + b"\0")
+    assert "holds more" in refusal(path)
+
+
+def test_bombs_are_refused_before_they_unpack(tmp_path):
+    path = save(tmp_path / "a.nrrd", np.zeros((4, 4, 4), np.uint8), encoding="gzip")
+    head = path.read_bytes().split(b"\n\n")[0] + b"\n\n"
+    path.write_bytes(head + gzip.compress(bytes(2**26)))
+    assert "declares 64 bytes of voxels and holds more" in refusal(path)
+    path.write_bytes(head.replace(b"sizes: 4 4 4", b"sizes: 4000 4000 4000"))
+    assert "declares 64,000,000,000 bytes" in refusal(path)
+    assert "over the limit of 10" in refusal(path, limit=10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b"space: left-posterior-superior", b"space: scanner-xyz", "field"),
+        (b"space: left-posterior-superior\n", b"", "do not say where it lies"),
+        (b"space directions: (1,0,0)", b"space directions: (0,0,0)", "spacing"),
+        (b"space origin: (0,0,0)", b"space origin: (nan,0,0)", "NaN"),
+        (b"type: int16", b"type: block", "field type"),
+        (b"endian: little", b"endian: middle", "field endian"),
+        (b"encoding: gzip", b"encoding: bzip2", "field encoding"),
+        (b"dimension: 3", b"dimension: 2", "shape"),
+        (b"sizes: 9 8 7", b"sizes: 9 56", "shape"),
+        (b"encoding: gzip", b"encoding: gzip\ndata file: other.raw", "field data file"),
+        (b"encoding: gzip", b"encoding: gzip\nbyte skip: 4", "field byte skip"),
+        (b"NRRD000", b"MRRD000", "damaged"),
+    ],
+)
+def test_bad_fields_are_refused(tmp_path, old, new, says):
+    path = save(tmp_path / "a.nrrd", scan(), np.diag([-1.0, -1.0, 1.0, 1.0]))
+    content = path.read_bytes()
+    head, rest = content.split(b"\n\n", 1)
+    head = head.replace(b"1.0", b"1").replace(b"0.0", b"0")
+    assert old in head, head
+    path.write_bytes(head.replace(old, new) + b"\n\n" + rest)
+    assert says in refusal(path)
+
+
+def test_other_refusals(tmp_path, monkeypatch):
+    nan = scan(dtype=np.float32)
+    nan[1, 2, 3] = np.nan
+    assert "holds 1 voxels that are NaN" in refusal(save(tmp_path / "nan.nrrd", nan))
+    assert "cannot be read" in refusal(tmp_path / "missing.nrrd")
+    assert "cannot be read" in refusal(tmp_path)
+    monkeypatch.setitem(sys.modules, "nrrd", None)
+    assert "needs the package pynrrd; install fheat[nrrd]" in refusal(tmp_path / "nan.nrrd")
