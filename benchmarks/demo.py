@@ -8,7 +8,7 @@ from pathlib import Path
 
 from record import machine
 
-OPTIONS = ("--seed", "0", "--iterations", "40")
+OPTIONS = ("--seed", "0", "--iterations", "120")
 
 
 def main() -> None:

@@ -66,7 +66,20 @@ def test_readme_says_how_many_gates_the_stored_demo_closed():
     stored = json.loads((ROOT / "benchmarks" / "results" / "demo-cpu.json").read_text())["result"]
     assert stored["retired_equal"] is stored["loaded_equal"] is True
     assert [gate["state"] for gate in stored["gates"]].count("retired") == 6
-    assert "training closes six for good" in (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
+    assert "training closes six for good" in text
+    assert f"Dice {stored['dice']:.2f}" in text
+
+
+def test_inference_page_names_the_measured_memory_and_growth():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "inference-cpu.json").read_text())
+    large = stored["volumes"][-1]
+    assert large["shape"] == [512, 512, 600]
+    assert large["peak_over_bound"] <= 1.1
+    assert 0.8 < stored["exponent_of_time_over_voxels"] < 1.2
+    text = (ROOT / "docs" / "inference.md").read_text()
+    assert f"| {large['bound_bytes'] / 2**20:,.0f} MiB | {large['peak_bytes'] / 2**20:,.0f} MiB |" in text
+    assert f"grows with voxels to the power {stored['exponent_of_time_over_voxels']:.2f}" in text.replace("\n", " ")
 
 
 def test_operator_page_names_the_measured_crossovers():

@@ -1,6 +1,7 @@
 """Writing so that what fails or is interrupted leaves the old file or folder in place."""
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -11,14 +12,13 @@ from typing import IO
 def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file beside `target`, whole or in parts, flush it to disk, then put it in `target`'s place."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    fresh = Path(name)
+    fresh = target.parent / f".{target.name}.{secrets.token_hex(8)}"  # mkstemp would hide it from other users
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(fresh, "xb") as file:
             _write_through(file, [data] if isinstance(data, bytes) else data)
         fresh.replace(target)
     except BaseException:
-        fresh.unlink()
+        fresh.unlink(missing_ok=True)
         raise
     _flush_names(target.parent)
 

@@ -56,7 +56,11 @@ def test_demo(tmp_path, capsys):
     assert result["loaded_equal"] is True
     assert result["before"]["parameters"] == 970_792
     assert (tmp_path / "out" / "allocation.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 <= result["dice"] <= 1
     assert main(["allocation", str(tmp_path / "out" / "model")]) == 0
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == ["allocation.png", "mask.nii.gz", "mask.png", "model", "scan.nii.gz"]
+    assert main(["predict", *(str(tmp_path / "out" / name) for name in ("model", "scan.nii.gz", "masks"))]) == 0
 
 
 def test_help_and_version(capsys):
