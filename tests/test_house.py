@@ -27,6 +27,8 @@ ROOMS = {
     "data": {"io", "errors", "files"},
     "inference": {"data", "io", "models", "ops", "allocation", "errors", "files"},
     "metrics": {"io", "errors", "files"},
+    "methods": {"models", "data", "ops", "errors"},
+    "engine": {"methods", "models", "data", "inference", "metrics", "ops", "errors", "files"},
     "testing": {"allocation", "ops"},
     "report": {"allocation", "data", "io", "ops"},
     "cli": {

@@ -121,7 +121,7 @@ def test_what_may_not_be_compared_is_refused_with_both_values(folders, capsys, d
     assert len(found["rows"]) == 4
 
 
-@pytest.mark.parametrize(("error", "code"), [(0.05, 0), (1.0, 3)])
+@pytest.mark.parametrize(("error", "code"), [(0.04, 0), (0.06, 3), (1.0, 3)])
 def test_origins_may_differ_by_rounding(folders, capsys, error, code):
     moved = AFFINE.copy()
     moved[2, 3] += error
@@ -132,7 +132,7 @@ def test_origins_may_differ_by_rounding(folders, capsys, error, code):
 def test_missing_and_extra_predictions_are_reported(folders, capsys):
     (folders / "pred" / "case_0.nii.gz").rename(folders / "pred" / "case_9.nii.gz")
     found, err = result(capsys, "pred", "ref", code=3)
-    assert found["refused"] == {"case_0": "pred: has no prediction for 'case_0'; predict it or remove case_0.nii.gz"}
+    assert found["refused"] == {"case_0": "pred: has no prediction for 'case_0'; predict it or pass --only-predicted"}
     assert found["notes"] == ["predictions without a reference: case_9.nii.gz"]
     assert "note: predictions without a reference: case_9.nii.gz" in err
     assert "fheat: pred: 1 of 3 cases refused" in err

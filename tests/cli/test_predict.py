@@ -44,7 +44,7 @@ def test_a_file(model, scans, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["predict", model, str(scans / "case0_0000.nii.gz"), str(out)]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("case0  ")
+    assert "\ncase0  " in printed.out
     assert "memory at most" in printed.err
     assert sorted(path.name for path in out.iterdir()) == ["case0.nii.gz", "case0.png", "run.json"]
     scan, mask = read_nifti(scans / "case0_0000.nii.gz"), read_nifti(out / "case0.nii.gz")
@@ -128,10 +128,14 @@ def test_masks_are_kept_unless_overwritten(model, scans, tmp_path, capsys):
     words = ["predict", model, str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]
     assert main(words) == 0
     before = (tmp_path / "out" / "case0.nii.gz").stat().st_mtime_ns
-    assert main(words) == 3
-    assert "exists already; choose another folder or pass --overwrite" in capsys.readouterr().err
+    assert main(words) == 0
+    assert "1 masks exist already and are kept; --overwrite replaces them" in capsys.readouterr().err
     assert (tmp_path / "out" / "case0.nii.gz").stat().st_mtime_ns == before
+    records = [json.loads((tmp_path / "out" / name).read_text()) for name in ("run.json", "run-2.json")]
+    assert [len(record["cases"]) for record in records] == [1, 0]
+    assert [record["kept"] for record in records] == [[], ["case0"]]
     assert main([*words, "--overwrite"]) == 0
+    assert (tmp_path / "out" / "case0.nii.gz").stat().st_mtime_ns > before
 
 
 def test_the_wrong_number_of_channels_is_refused(model, tmp_path, capsys):

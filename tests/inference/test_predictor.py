@@ -225,7 +225,7 @@ def test_mistakes_are_named(tmp_path):
     predictor = Predictor(create_model("fheat_seg", patch_size=(32, 32, 32)))
     with pytest.raises(ValueError, match="3 channels and the network takes 1"):
         predictor.segment(np.zeros((8, 8, 8, 3)))
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match="NaN, infinity or numbers beyond float32"):
         predictor.segment(np.full((8, 8, 8), np.inf))
     with pytest.raises(ValueError, match="orientation='XYZ'"):
         Predictor(Threshold(), card=Card(orientation="XYZ"), windows=window()).segment(

@@ -1,5 +1,6 @@
 """`fheat evaluate PRED REF`: score masks against references, or compare two files of scores."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 
 RESULTS: Final = (".json", ".csv")
+SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Evaluate:
     the one above, else every value other than 0 in the references."""
     tolerance: float = 2.0
     """Of the surface Dice, in the unit of the distances."""
+    only_predicted: bool = False
+    """Leave out references that have no prediction, instead of refusing them."""
     workers: int | None = None
     """Cases at a time; all cores if not given."""
     metrics: tuple[str, ...] = ()
@@ -77,6 +81,7 @@ def _evaluate(options: Evaluate) -> None:
             labels=_labels(options.labels),
             voxels=options.voxels,
             tolerance=options.tolerance,
+            only_predicted=options.only_predicted,
             workers=options.workers,
             progress=show,
             versions={"fheat": __version__},
@@ -84,8 +89,10 @@ def _evaluate(options: Evaluate) -> None:
     print(table.to_json() if options.json else table, end="" if options.json else "\n")
     for note in table.notes:
         print(f"note: {note}", file=sys.stderr)
-    for case, reason in table.refused.items():
+    for case, reason in list(table.refused.items())[:SHOWN]:
         print(f"refused {case}: {reason}", file=sys.stderr)
+    if len(table.refused) > SHOWN:
+        print(f"refused {len(table.refused) - SHOWN} more; --json and --out list them all", file=sys.stderr)
     if options.out is not None:
         write_file(options.out, table.to_json().encode())
     if options.csv is not None:
@@ -117,11 +124,11 @@ def _check(options: Evaluate) -> None:
     results = [_is_results(path) for path in (options.prediction, options.reference)]
     if any(results) and not all(results):
         raise UsageError("one is a file of results and the other is not: give two of a kind")
-    unused = ("csv", "labels", "voxels", "tolerance", "workers") if all(results) else ("metrics",)
+    unused = ("csv", "labels", "voxels", "tolerance", "only_predicted", "workers") if all(results) else ("metrics",)
     for name in unused:
         if getattr(options, name) != getattr(Evaluate, name):
             kind = "two files of results" if all(results) else "masks"
-            raise UsageError(f"--{name} does not apply to {kind}: leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to {kind}: leave it out")
     for name in options.metrics:
         if name not in METRICS:
             raise UsageError(f"no metric {name!r}: use {', '.join(METRICS)}")
@@ -135,7 +142,7 @@ def _check(options: Evaluate) -> None:
             continue
         if file.suffix != ending:
             raise UsageError(f"{file} is not a {ending} file: name it so")
-        if file.resolve() in (options.prediction.resolve(), options.reference.resolve()):
+        if os.path.realpath(file) in map(os.path.realpath, (options.prediction, options.reference)):
             raise UsageError(f"{file} is an input: write somewhere else")
 
 

@@ -1,6 +1,7 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
 import errno
+import io
 import os
 import shutil
 import sys
@@ -30,10 +31,14 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name is shown, whatever the terminal can print
     try:
         return _run(words)
     except UsageError as error:
-        return _fail(f"{error}; see '{program()} {words[0]} --help'", 2)
+        verb = " ".join(word for word in words[: 2 if words[0] == "data" else 1] if not word.startswith("-"))
+        return _fail(f"{error}; see '{program()} {verb} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
     except BrokenPipeError:
@@ -44,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         no_room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
         remedy = "free space or choose a writable folder" if no_room else "choose another path"
         return _fail(f"{error.filename or 'output'}: {error.strerror}; {remedy}", 4 if no_room else 3)
+    except MemoryError:
+        return _fail("not enough memory; give less at a time, or use a machine with more", 4)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
 

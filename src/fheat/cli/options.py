@@ -18,7 +18,7 @@ def parse(kind: type[Options], verb: str, arguments: Sequence[str]) -> Options:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=list(arguments), prog=f"fheat {verb}")
+            return tyro.cli(kind, args=list(arguments), prog=f"fheat {verb}", config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

@@ -1,10 +1,13 @@
 """`fheat predict MODEL INPUT OUT`: a mask for every scan, in the scan's own place."""
 
+import errno
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +24,7 @@ from fheat.data.inputs import scans_at
 from fheat.data.read import read_image
 from fheat.errors import BadInput
 from fheat.files import write_file
+from fheat.inference.memory import machine_bytes
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.io.dicom import Series, read_dicom
@@ -30,15 +34,14 @@ from fheat.io.volume import Volume
 from fheat.models.folder import read_manifest
 from fheat.report.preview import label_counts, preview_png
 
-MANIFEST = "run.json"
-
 
 @dataclass(frozen=True)
 class Predict:
     """Segment scans with a model folder. Each mask has the size, spacing and orientation of its scan. Beside the masks
     come a picture of each with its contour on three planes, and run.json with everything that was done.
 
-    Scans that cannot be used are named, the others still run, and the exit code is 3.
+    Scans that cannot be used are named, the others still run, and the exit code is 3. Masks that exist are kept, so the
+    same command goes on after an interruption.
 
     Example: fheat predict demo/model scan.nii.gz masks
 
@@ -71,7 +74,7 @@ class Predict:
     preview: bool = True
     """Write ID.png with the contour on three planes."""
     overwrite: bool = False
-    """Replace masks that exist already."""
+    """Replace masks that exist already, instead of keeping them."""
     json: bool = False
     """Print run.json instead of a line per scan."""
 
@@ -86,7 +89,11 @@ class Record:
     settings: dict[str, Any]
     versions: dict[str, str]
     device: str
+    complete: bool = False
+    """Whether the run came to its end; an interrupted one lists what it had done."""
     cases: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Scans that had a mask already."""
     refused: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -101,19 +108,27 @@ def run(arguments: Sequence[str]) -> None:
     cases = scans_at(options.input)
     _check_outputs(cases, options)
     record = _record(options, predictor)
+    if not options.json:
+        print(f"model: {predictor.card.title or options.model} ({predictor.card.data or 'data not stated'})")
     try:
         for case in cases:
+            if _target(case, options).exists() and not options.overwrite:
+                record.kept.append(case.id)
+                continue
             try:
                 done = _segment(case, predictor, options)
-            except BadInput as error:
-                record.refused[case.id] = str(error)
-                print(f"refused {case.id}: {error}", file=sys.stderr)
+            except (BadInput, ValueError, RuntimeError, MemoryError) as error:
+                record.refused[case.id] = _reason(case, error)
+                print(f"refused {case.id}: {record.refused[case.id]}", file=sys.stderr)
                 continue
             record.cases.append(done)
             if not options.json:
                 print(_line(done), flush=True)
+        record.complete = True
     finally:
-        write_file(options.out / MANIFEST, record.text().encode())
+        write_file(_record_path(options), record.text().encode())
+    if record.kept:
+        print(f"{len(record.kept)} masks exist already and are kept; --overwrite replaces them", file=sys.stderr)
     if options.json:
         print(record.text(), end="")
     if record.refused:
@@ -136,11 +151,14 @@ def _predictor(options: Predict) -> Predictor:
         )
         if options.stride is not None:
             predictor.windows = Windows(predictor.windows.size, options.stride)
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(str(error).split("\n")[0]) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     size = predictor.windows.size
     if predictor.recipe is not None and size != predictor.recipe.patch_size:
-        raise UsageError(f"window {size} differs from the network's patch {predictor.recipe.patch_size}")
+        patch = predictor.recipe.patch_size
+        raise UsageError(
+            f"window {size} differs from the network's patch {patch}: use a preset of that size, or --stride"
+        )
     return predictor
 
 
@@ -152,10 +170,10 @@ def _check_outputs(cases: Sequence[Case], options: Predict) -> None:
         raise BadInput(options.input, f"has two scans named {twice}", "rename one; their masks would collide")
     if options.format == "seg" and not all(case.images[0].is_dir() for case in cases):
         raise UsageError("DICOM SEG refers to a DICOM series: give a DICOM folder, or leave out --format seg")
-    if not options.overwrite:
-        for case in cases:
-            if _target(case, options).exists():
-                raise BadInput(_target(case, options), "exists already", "choose another folder or pass --overwrite")
+    inputs = {os.path.realpath(image) for case in cases for image in case.images}
+    for case in cases:
+        if os.path.realpath(_target(case, options)) in inputs:
+            raise BadInput(_target(case, options), "is a scan itself", "choose another folder for the masks")
     options.out.mkdir(parents=True, exist_ok=True)
 
 
@@ -163,26 +181,47 @@ def _target(case: Case, options: Predict) -> Path:
     return options.out / f"{case.id}{'.dcm' if options.format == 'seg' else '.nii.gz'}"
 
 
+def _record_path(options: Predict) -> Path:
+    """Return run.json, or the first of run-2.json, run-3.json, ... that does not exist."""
+    names = chain(["run.json"], (f"run-{number}.json" for number in count(2)))
+    return next(options.out / name for name in names if options.overwrite or not (options.out / name).exists())
+
+
+def _reason(case: Case, error: Exception) -> str:
+    """Say in one line why a scan was not segmented."""
+    if isinstance(error, BadInput):
+        return str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return f"{case.images[0]}: there is not enough memory for it; use a smaller --batch or another --device"
+    return f"{case.images[0]}: {str(error).splitlines()[0]}; give the kind of scan the model was trained on"
+
+
 def _segment(case: Case, predictor: Predictor, options: Predict) -> dict[str, Any]:
     """Read, segment, write; return what run.json says of it."""
     begin = time.perf_counter()
     source = read_dicom(case.images[0]) if case.images[0].is_dir() else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
-    try:
-        bound, count = predictor.memory(scan), predictor.sliding(None).count(predictor.scan(scan).shape)
-    except ValueError as error:
-        raise BadInput(case.images[0], str(error), "give the kind of scan the model was trained on") from None
+    bound, windows = predictor.memory(scan), predictor.sliding(None).count(predictor.scan(scan).shape)
+    there = machine_bytes()
+    if there is not None and bound.total > there:
+        reason = f"would take {bound.total / 2**20:,.0f} MiB, this machine has {there / 2**20:,.0f}"
+        raise BadInput(case.images[0], reason, "check its spacing, or use a larger machine")
     if not options.json:
-        print(f"{case.id}: {count} windows, {bound}", file=sys.stderr)
+        print(f"{case.id}: {windows} {'window' if windows == 1 else 'windows'}, {bound}", file=sys.stderr)
     with progress_bar(case.id) as show:
         mask = predictor.segment(scan, progress=show)
     target = _target(case, options)
-    if isinstance(source, Series) and options.format == "seg":
-        write_dicom_seg(mask, source, target, ("background", *predictor.labels))
-    else:
-        write_nifti(mask, target)
-    if options.preview:
-        write_file(options.out / f"{case.id}.png", preview_png(scan, mask, predictor.labels))
+    try:
+        if isinstance(source, Series) and options.format == "seg":
+            write_dicom_seg(mask, source, target, ("background", *predictor.labels))
+        else:
+            write_nifti(mask, target)
+        if options.preview:
+            write_file(options.out / f"{case.id}.png", preview_png(scan, mask, predictor.labels))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise BadInput(case.images[0], "its name is too long for a mask beside it", "rename it") from None
     return {
         "id": case.id,
         "images": [str(image) for image in case.images],
@@ -190,17 +229,18 @@ def _segment(case: Case, predictor: Predictor, options: Predict) -> dict[str, An
         "shape": list(mask.data.shape),
         "spacing": list(mask.spacing),
         "orientation": mask.orientation,
-        "windows": count,
+        "windows": windows,
         "memory_bound_bytes": bound.total,
+        "memory_parts_bytes": asdict(bound),
         "seconds": round(time.perf_counter() - begin, 3),
-        "millilitres": _millilitres(mask, predictor.labels),
+        "millilitres": _millilitres(mask, predictor.classes),
     }
 
 
-def _millilitres(mask: Volume, names: Sequence[str]) -> dict[str, float]:
+def _millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str, float]:
     voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
     counts = label_counts(mask.data)
-    return {name: round(int(counts[value]) * voxel, 3) for value, name in enumerate(names, start=1)}
+    return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in classes.items()}
 
 
 def _line(done: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case, Dataset, Problem
+from fheat.data.orientation import reorient
 from fheat.data.read import fractions, integers, read_image, read_stored_label
 from fheat.errors import BadInput
 from fheat.io.grid import grid_difference
@@ -33,7 +34,7 @@ class Row:
     labels: Mapping[int, int] | Literal["unlabelled"] | None = None
     """Voxels of each label value, or that the case is declared to have no label."""
     content: str | None = None
-    """SHA-256 of shape and voxels; equal for an image stored twice, even in another type or format."""
+    """SHA-256 of shape and voxels; equal for an image stored twice, even in another type, format or orientation."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _check_case(case: Case, dataset: Dataset) -> tuple[Row, list[Problem]]:
         spacing=image.spacing,
         orientation=image.orientation,
         labels=labels,
-        content=_content_hash(image.data),
+        content=_content_hash(reorient(image, "RAS").data),
     )
     return row, problems
 

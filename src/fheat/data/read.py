@@ -1,5 +1,6 @@
 """The voxels of a case: channels together, label on the image's grid, or `BadInput` with both values."""
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,17 +22,21 @@ def read_image(case: Case) -> Volume:
 
     A single file is returned as it is. Channel files must be 3-D and share one grid, that of the first.
     """
-    channels = [_read(path, case)[0] for path in case.images]
-    first = channels[0]
-    if len(channels) == 1:
+    _check_channel_numbers(case)
+    first = _read(case.images[0], case)[0]
+    if len(case.images) == 1:
         return first
-    for path, channel in zip(case.images, channels, strict=True):
+    together = np.empty((*first.data.shape[:3], len(case.images)), first.data.dtype, order="F")
+    for index, path in enumerate(case.images):
+        channel = _read(path, case)[0] if index else first
         if channel.data.ndim != 3:
             raise BadInput(path, f"has shape {channel.data.shape}: a channel is (X, Y, Z)", "split its channels")
         if difference := grid_difference(first, channel):
             reason = f"field {difference.field} is {difference.second}, that of the first channel {difference.first}"
             raise BadInput(path, reason, _SAME_GRID)
-    return Volume(np.stack([channel.data for channel in channels], axis=-1), first.affine)
+        together = together.astype(np.result_type(together, channel.data), copy=False)
+        together[..., index] = channel.data
+    return Volume(together, first.affine)
 
 
 def read_label(case: Case, image: Volume | None = None) -> Volume | None:
@@ -77,6 +82,15 @@ def fractions(data: NDArray[Any]) -> str:
     broken = data[data != np.round(data)]
     example = f", such as {broken[0]:g}" if broken.size else f", as large as {np.abs(data).max():g}"
     return f"{max(broken.size, 1):,} values that are no label numbers{example}"
+
+
+def _check_channel_numbers(case: Case) -> None:
+    """Refuse channels `_0000`, `_0002`: a scan without one in between is not the scan a network knows."""
+    found = [re.search(r"_(\d{4})\.", path.name) for path in case.images]
+    numbers = [int(match[1]) for match in found if match]
+    if len(numbers) == len(found) > 1 and numbers != list(range(len(numbers))):
+        missing = min(set(range(max(numbers) + 1)) - set(numbers))
+        raise BadInput(case.images[0], f"channel _{missing:04d} of {case.id} is missing", "add the file")
 
 
 def _read(path: Path, case: Case) -> tuple[Volume, Volume | None]:

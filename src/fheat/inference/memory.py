@@ -1,9 +1,10 @@
 """How much memory a prediction takes at most, known before it starts."""
 
+import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from math import prod
+from dataclasses import dataclass
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ from fheat.inference.sliding import TOGETHER, SlidingWindow
 from fheat.inference.windows import Triple
 
 _FLOAT = 4
-_COPIES = 4  # of the planes being converted: as stored, normalised, and two stages of resampling
-_COMPONENT_BYTES = 9  # per voxel: a bit mask, 32-bit component numbers, two more masks, two in reserve
+_COPIES = 5  # of the planes being converted: as read, normalised, and three while resampling
+_COMPONENT_BYTES = 14  # per voxel: two masks, 32-bit component numbers, and what finding and counting them takes
 
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part; the peak is at most their sum, with the larger of the two phases."""
+    """Bytes of each part; the peak is at most program, scan and the largest of the three phases after it."""
 
     program: int
     """Interpreter, libraries and network before the scan is read."""
     scan: int
     """Voxels as stored."""
+    reading: int
+    """One channel more, while the scan is put together."""
     mask: int
     """One byte per voxel of the scan."""
     slab: int
@@ -43,11 +46,11 @@ class MemoryBound:
     @property
     def total(self) -> int:
         """Bytes at the peak."""
-        return self.program + self.scan + self.mask + max(self.slab + self.planes + self.windows, self.components)
+        work = self.mask + max(self.slab + self.planes + self.windows, self.components)
+        return self.program + self.scan + max(self.reading, work)
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{field.name} {getattr(self, field.name) / 2**20:,.0f}" for field in fields(self))
-        return f"memory at most {self.total / 2**20:,.0f} MiB ({parts})"
+        return f"memory at most {self.total / 2**20:,.0f} MiB"
 
 
 def memory_bound(
@@ -67,14 +70,15 @@ def memory_bound(
     axis = sliding.axis(scan.shape)
     lengths = [max(length, size) for length, size in zip(scan.shape, sliding.windows.size, strict=True)]
     section = prod(lengths) // lengths[axis]
-    source = prod(scan.source_shape) // scan.source_shape[axis]
-    together = TOGETHER * max(1, round(scan.steps[axis])) + 1
+    larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
+    together = ceil(TOGETHER * max(scan.steps[axis], 1 / scan.steps[axis])) + 2
     return MemoryBound(
         program=program,
         scan=stored,
+        reading=stored // scan.channels,
         mask=prod(scan.source_shape),
         slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT,
-        planes=_COPIES * max(scan.channels, classes) * together * max(section, source) * _FLOAT,
+        planes=_COPIES * max(scan.channels, classes) * together * (prod(larger) // larger[axis]) * _FLOAT,
         windows=activations,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
     )
@@ -121,6 +125,14 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _release(self, size: int) -> None:
         self.alive -= size
+
+
+def machine_bytes() -> int | None:
+    """Return the memory this machine has, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def resident_bytes() -> int:

@@ -1,5 +1,6 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -59,7 +60,10 @@ class Predictor:
         self.card = card or (own if isinstance(own, Card) else Card())
         recipe = getattr(network, "recipe", None)
         self.recipe = recipe if isinstance(recipe, Recipe) else None
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        channels = None if self.recipe is None else self.recipe.out_channels
+        if self.card.regions and channels not in (None, len(self.card.regions)):
+            raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
         self.windows = windows or self._windows()
         self.largest_component = largest_component
@@ -92,11 +96,21 @@ class Predictor:
         return cast("NDArray[np.uint8]", self._segment(Volume(array, np.eye(4)), Grid(), progress).data)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the label values 1, 2, ... a mask can hold; `label 1` and so on where the card has none."""
+    def classes(self) -> dict[str, tuple[int, ...]]:
+        """Name of each class or region and the label values that belong to it, without the background."""
         count = self.recipe.out_channels if self.recipe is not None else len(self.card.classes)
-        names = self.card.classes or tuple(f"label {value}" for value in range(count))
-        named = dict(zip(self.card.regions or range(count), names, strict=True))
+        regions = self.card.regions
+        names = self.card.classes or tuple(f"label {value}" for value in regions or range(count))
+        if regions:
+            return {name: tuple(regions[level:]) for level, name in enumerate(names)}
+        return {name: (value,) for value, name in enumerate(names) if value}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the label values 1, 2, ...; a region's own value is what its inner regions leave of it."""
+        named = {}
+        for (name, values), inner in zip_longest(self.classes.items(), list(self.classes)[1:]):
+            named[values[0]] = f"{name} without {inner}" if len(values) > 1 else name
         return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
 
     def memory(self, volume: Volume) -> MemoryBound:
@@ -115,8 +129,8 @@ class Predictor:
 
     def scan(self, volume: Volume, grid: Grid | None = None) -> Scan:
         """Return the volume as the network sees it."""
-        if volume.data.dtype.kind == "f" and not np.isfinite(volume.data.sum(dtype=np.float64)):
-            raise ValueError("the image holds NaN or infinity: replace them first")
+        if volume.data.dtype.kind == "f" and not _fits_float32(volume.data):
+            raise ValueError("the image holds NaN, infinity or numbers beyond float32: replace them first")
         scan = Scan(volume, grid or Grid(self.card.orientation, self.card.spacing), self.card.intensity or Intensity())
         if self.recipe is not None and scan.channels != self.recipe.in_channels:
             raise ValueError(f"the image has {scan.channels} channels and the network takes {self.recipe.in_channels}")
@@ -135,12 +149,12 @@ class Predictor:
         def planes(start: int, stop: int) -> Tensor:
             return scan.planes(axis, start, stop).to(self.device)
 
-        for start, probabilities in sliding.stream(planes, scan.shape, scan.channels):
-            restorer.add(start, probabilities)
-        mask = restorer.mask
+        for part in sliding.stream(planes, scan.shape, scan.channels):
+            restorer.add(*part)
+        del part  # a view that would keep the slab while components are found
         if self.largest_component:
-            keep_largest(mask.data)
-        return mask
+            keep_largest(restorer.mask.data, self.card.regions)
+        return restorer.mask
 
     def _windows(self) -> Windows:
         if self.card.window is not None:
@@ -159,3 +173,18 @@ class Predictor:
             self._trials[channels] = activation_bytes(sliding.forward, (sliding.batch, channels, *size), self.device)
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
         return self._trials[channels]
+
+
+def _fits_float32(data: NDArray[Any]) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.array([data.min(), data.max()]).astype(np.float32)).all())
+
+
+def _usable(name: str | torch.device) -> torch.device:
+    """Return the device if something can be computed on it, else raise a `ValueError` of one line."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device {str(name)!r} cannot be used ({str(error).splitlines()[0]})") from None
+    return device

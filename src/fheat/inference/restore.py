@@ -55,6 +55,10 @@ class Restorer:
 
     def _add(self, start: int, part: Tensor) -> None:
         along, where = self._axis + 1, self._places[self._axis]
+        if not torch.isfinite(part).all():
+            raise ValueError(
+                "the network's output is NaN or infinite: the model or the scan's intensities are at fault"
+            )
         for axis, place in enumerate(self._places):
             if axis != self._axis:
                 part = interpolate(part, axis + 1, place)

@@ -25,6 +25,7 @@ from fheat.io.volume import Volume, geometry_fault
 SIZE_LIMIT: Final = 8 * 2**30
 _STEP: Final = 2**20
 _SECOND_HEADER: Final = 540  # bytes of a NIfTI-2 header, which is how it begins; the first kind has 348
+_MILLIMETRES: Final = {"unknown": 1.0, "mm": 1.0, "meter": 1000.0, "micron": 0.001}
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
 
@@ -37,6 +38,7 @@ def read_nifti(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
         limit: refuse a file whose content is larger, in bytes, before holding it in memory.
 
     Integer data without scaling keep their type; scaled data become float32. A trailing axis of length one is dropped.
+    The sform says where the scan lies, the qform where there is none; metres and micrometres become millimetres.
     """
     file = Path(path)
     try:
@@ -59,7 +61,9 @@ def write_nifti(volume: Volume, path: str | Path) -> None:
     if not target.name.endswith((".nii", ".nii.gz")):
         raise BadInput(target, "has no NIfTI ending", "name it .nii or .nii.gz")
     data = volume.data.astype(np.uint8) if volume.data.dtype == np.bool_ else volume.data
-    header = nibabel.Nifti1Image(data, volume.affine).header
+    short = max(data.shape) < 2**15
+    image = nibabel.Nifti1Image(data, volume.affine) if short else nibabel.Nifti2Image(data, volume.affine)
+    header = image.header
     header.set_xyzt_units("mm")
     header.set_slope_inter(1, 0)
     parts = _stored(header, data)
@@ -124,12 +128,13 @@ def _affine(path: Path, header: nibabel.Nifti1Header) -> NDArray[np.float64]:
     codes = int(header["sform_code"]), int(header["qform_code"])
     if codes == (0, 0):
         raise BadInput(path, "fields sform_code and qform_code are 0: it does not say where it lies", "set its affine")
-    affine = np.asarray(header.get_best_affine(), dtype=np.float64)
+    unit = header.get_xyzt_units()[0]
+    affine = np.diag([*[_MILLIMETRES[unit]] * 3, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
     fault = geometry_fault(affine)
     if fault is not None:
         raise BadInput(path, f"field affine {fault}", _CHECK)
     spacing = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
-    stated = np.asarray(header.get_zooms()[:3], dtype=np.float64)
+    stated = np.asarray(header.get_zooms()[:3], dtype=np.float64) * _MILLIMETRES[unit]
     if stated.shape != (3,) or not np.isfinite(stated).all() or not np.allclose(stated, spacing, rtol=1e-2):
         raise BadInput(path, f"field pixdim {stated.tolist()} contradicts the affine's {spacing.tolist()}", _CHECK)
     return affine

@@ -1,6 +1,7 @@
 """Names of classes, from the `dataset.json` that nnU-Net and the Medical Segmentation Decathlon put beside masks."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
     Background, the value 0, is not a class. nnU-Net: `"liver": 1`, regions `"whole tumour": [1, 2, 3]`; Decathlon:
     `"1": "liver"`.
     """
-    folder = reference.resolve() if reference.is_dir() else reference.resolve().parent
+    real = Path(os.path.realpath(reference))
+    folder = real if real.is_dir() else real.parent
     for file in (folder / "dataset.json", folder.parent / "dataset.json"):
         if file.is_file():
             return _labels(file)

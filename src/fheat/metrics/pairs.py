@@ -25,6 +25,7 @@ from fheat.metrics.table import Row, Table
 ENDINGS: Final = (".nii.gz", ".nii")
 MOST_CLASSES: Final = 512
 """More distinct values than this are a scan given by mistake, not labels."""
+LARGEST_LABEL: Final = 2**31
 Labels = Mapping[str, Sequence[int]]
 Progress = Callable[[int, int], None]
 """Called with (cases done, all cases)."""
@@ -55,6 +56,7 @@ def evaluate_files(
     labels: Labels | None = None,
     voxels: bool = False,
     tolerance: float = 2.0,
+    only_predicted: bool = False,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
     versions: Mapping[str, str] | None = None,
@@ -68,6 +70,7 @@ def evaluate_files(
             every value other than 0 in the references is a class.
         voxels: measure in voxels instead of millimetres.
         tolerance: of the surface Dice, in that unit.
+        only_predicted: leave out references without a prediction, with a note, instead of refusing them.
         workers: cases at a time; as many as there are cores if not given.
         progress: see `Progress`.
         versions: written into the table.
@@ -75,8 +78,8 @@ def evaluate_files(
     Rows are sorted by case. Refused cases, with reasons, are in `refused`; predictions without a reference, and values
     that belong to no class, in `notes`.
     """
-    pairs, refused, notes = match(Path(prediction), Path(reference))
-    labels = labels or declared_labels(Path(reference))
+    pairs, refused, notes = match(Path(prediction), Path(reference), only_predicted=only_predicted)
+    asked, labels = labels, labels or declared_labels(Path(reference))
     if labels is None:
         found = _each(_reference_values, pairs, refused, workers, progress)
         labels = {str(value): (value,) for value in sorted(set().union(*found.values()) - {0})}
@@ -89,6 +92,12 @@ def evaluate_files(
         return _compared(pair, classes, voxels=voxels, tolerance=tolerance)
 
     results = _each(compared, pairs, refused, workers, progress)
+    absent = [name for name in classes if all(one.scores[name].case == "both_empty" for one in results.values())]
+    if results and absent:
+        values = ", ".join(f"{name} = {', '.join(map(str, classes[name]))}" for name in absent)
+        if asked:
+            raise BadInput(reference, f"no mask holds {values}", "check the values of the classes")
+        notes.append(f"no mask holds {values}")
     rows = [Row(case, name, scores) for case, result in results.items() for name, scores in result.scores.items()]
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
@@ -107,7 +116,9 @@ def _stray_notes(results: Mapping[str, Compared]) -> list[str]:
     return notes
 
 
-def match(prediction: Path, reference: Path) -> tuple[list[Pair], dict[str, str], list[str]]:
+def match(
+    prediction: Path, reference: Path, *, only_predicted: bool = False
+) -> tuple[list[Pair], dict[str, str], list[str]]:
     """Return the pairs sorted by case, the cases refused with reasons, and notes on predictions left over.
 
     The case is the file name without `.nii` or `.nii.gz`, and without nnU-Net's channel `_0000`.
@@ -123,19 +134,28 @@ def match(prediction: Path, reference: Path) -> tuple[list[Pair], dict[str, str]
     predicted, true = _by_case(prediction), _by_case(reference)
     if not true:
         raise BadInput(reference, "holds no .nii or .nii.gz file", "give the folder with the reference masks")
-    pairs, refused = [], {}
+    if not predicted and any(file.suffix == ".dcm" for file in prediction.iterdir()):
+        raise BadInput(prediction, "holds DICOM files and masks are read from NIfTI", "predict with --format nifti")
+    pairs, refused, left_out = [], {}, []
     for case in sorted(true):
         files = predicted.get(case, [])
         if len(files) == len(true[case]) == 1:
             pairs.append(Pair(case, files[0], true[case][0]))
+        elif not files and only_predicted:
+            left_out.append(case)
         elif not files:
-            refused[case] = f"{prediction}: has no prediction for {case!r}; predict it or remove {true[case][0].name}"
+            refused[case] = f"{prediction}: has no prediction for {case!r}; predict it or pass --only-predicted"
         else:
             several = files if len(files) > 1 else true[case]
             names = " and ".join(file.name for file in several)
             refused[case] = f"{several[0].parent}: holds {names} for one case; keep one"
     extra = [file.name for case in sorted(predicted.keys() - true.keys()) for file in predicted[case]]
-    return pairs, refused, [f"predictions without a reference: {', '.join(extra)}"] if extra else []
+    notes = [f"predictions without a reference: {', '.join(extra)}"] if extra else []
+    if left_out:
+        notes.append(f"{len(left_out)} references without a prediction are left out")
+    if not pairs and not refused:
+        raise BadInput(prediction, f"has no prediction for any case of {reference}", "check the names of the files")
+    return pairs, refused, notes
 
 
 def _each(
@@ -192,6 +212,8 @@ def _label_map(path: Path) -> tuple[Volume, set[int]]:
     if fraction is not None:
         raise BadInput(path, f"holds {fraction!r}: label values are whole numbers", "give a mask, not probabilities")
     values = distinct_values(volume.data)
+    if max(values) > LARGEST_LABEL or min(values) < -LARGEST_LABEL:
+        raise BadInput(path, f"holds values from {min(values)} to {max(values)}", "give a label map")
     if len(values) > MOST_CLASSES:
         raise BadInput(path, f"holds {len(values):,} distinct values: it looks like a scan", "give a label map")
     return volume, values

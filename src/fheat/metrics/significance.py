@@ -91,6 +91,8 @@ def compare(
         first, second = (", ".join(table.cases[:3]) or "none" for table in (a, b))
         raise ValueError(f"no case is in both: the first has {first}, the second {second}")
     labels = dict.fromkeys([*a.labels, *b.labels])
+    if not set(a.labels) & set(b.labels):
+        raise ValueError(f"no class is in both: the first has {', '.join(a.labels)}, the second {', '.join(b.labels)}")
     tests = [_paired(a, b, common, label, name) for name in metrics for label in labels]
     return Comparison(
         tests=_with_holm(tests),

@@ -1,6 +1,6 @@
 """What a model folder says besides its weights. Every field is data; nothing in it is ever executed."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -57,7 +57,7 @@ class Card(_Strict):
     title: str = ""
     classes: tuple[str, ...] = ()
     """Name of each output channel; the first is the background unless `regions` are given."""
-    regions: tuple[PositiveInt, ...] = ()
+    regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
     """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
     intensity: Intensity | None = None
@@ -68,6 +68,14 @@ class Card(_Strict):
     licence: str = ""
     training: dict[str, JsonValue] = Field(default_factory=dict)
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_every_region_once(self) -> Self:
+        if len(set(self.regions)) != len(self.regions):
+            raise ValueError("regions must have values of their own")
+        if self.regions and self.classes and len(self.regions) != len(self.classes):
+            raise ValueError(f"{len(self.regions)} regions and {len(self.classes)} classes: one name per region")
+        return self
 
 
 class Network(_Strict):

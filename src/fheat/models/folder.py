@@ -42,6 +42,8 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
     card = card or (own if isinstance(own, Card) else Card())
     if card.classes and len(card.classes) != recipe.out_channels:
         raise ValueError(f"card.classes has {len(card.classes)} names for {recipe.out_channels} output channels")
+    if card.regions and len(card.regions) != recipe.out_channels:
+        raise ValueError(f"card.regions has {len(card.regions)} values for {recipe.out_channels} output channels")
     target = check_target(folder, overwrite=overwrite)
     gates = gates_of(model)
     for gate in gates.values():

@@ -44,7 +44,9 @@ def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes
     for colour, value in zip(colours, values, strict=True):
         axes[0].plot([], [], color=colour, label=names[value - 1] if value <= len(names) else f"label {value}")
     if values:
-        figure.legend(loc="outside lower center", ncols=len(values), frameon=False)
+        legend = figure.legend(loc="outside lower center", ncols=len(values), frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     page = BytesIO()
     figure.savefig(page, format="png", metadata={"Software": None})
     plt.close(figure)

@@ -32,7 +32,7 @@ def find(root: Path, options: Options) -> Found:
         test = [str(name) for name in facts.get("test", [])]
     except FileNotFoundError:
         raise BadInput(index, "is missing", "give the folder Task01_BrainTumour as unpacked") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadInput(index, f"does not list training and test cases ({error})", "download it again") from None
     cases = [_source(root, index, image, label) for image, label in training]
     cases += [_source(root, index, image, None) for image in test]

@@ -1,0 +1,100 @@
+"""One training iteration as tensor code: draw crops, compute losses, update. A GPU captures it once and replays it."""
+
+import torch
+from torch import Tensor
+
+from fheat.data.augment import gamma, noise
+from fheat.data.store import Size, VolumeStore
+from fheat.engine.optimiser import Optimiser
+from fheat.engine.schedule import rate_factor
+from fheat.methods.base import Batch, Method
+from fheat.models.base import SegmentationNetwork
+from fheat.ops.gates import gates_of
+
+_EAGER = 3
+"""Iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
+
+
+class Step:
+    """The state of a run on its device, and the function that advances it.
+
+    Nothing in it asks the host: which scans come is drawn beforehand, the iteration counts itself, and losses and
+    gates go into `history`, (iterations, columns), read whenever somebody wants to know.
+    """
+
+    def __init__(
+        self,
+        model: SegmentationNetwork,
+        method: Method,
+        store: VolumeStore,
+        orders: tuple[Tensor, Tensor],
+        optimiser: Optimiser,
+        *,
+        patch: Size,
+        warm_up: int,
+        precision: torch.dtype,
+    ) -> None:
+        device = store.starts.device
+        self.model, self.method, self.store, self.optimiser = model, method, store, optimiser
+        self.patch, self.warm_up, self.precision = patch, warm_up, precision
+        self.labelled, self.unlabelled = (order.to(device) for order in orders)
+        self.iterations = len(self.labelled)
+        self.iteration = torch.zeros((), dtype=torch.int64, device=device)
+        self.gates = gates_of(model)
+        self.columns = (
+            *method.names,
+            "norm",
+            "rate",
+            *(f"{name}.{site}" for site in self.gates for name in ("D", "alpha")),
+        )
+        self.history = torch.zeros(self.iterations, len(self.columns), device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._ran = 0
+
+    def __call__(self) -> None:
+        """Advance by one iteration."""
+        if self.iteration.device.type != "cuda":
+            self._advance()
+            return
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._ran < _EAGER:
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._advance()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._ran += 1
+        else:
+            self.optimiser.zero_grad()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._advance()
+            self._graph.replay()
+
+    def _advance(self) -> None:
+        batch = self._batch()
+        self.optimiser.zero_grad()
+        with torch.autocast(
+            self.iteration.device.type, self.precision, enabled=self.precision != torch.float32, cache_enabled=False
+        ):
+            losses = self.method.losses(self.model, batch)
+        losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
+        factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up)
+        norm = self.optimiser.step(factor)
+        values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
+        for gate in self.gates.values():
+            values += [gate.strength.detach(), gate.alpha.detach()]
+        row = torch.stack([value.to(self.history.device, torch.float32) for value in values])
+        self.history.index_copy_(0, self.iteration[None], row[None])
+        self.iteration += 1
+
+    def _batch(self) -> Batch:
+        labelled = self.labelled.index_select(0, self.iteration[None])[0]
+        images, labels = self.store.crop(labelled, self.store.corners(labelled, self.patch), self.patch)
+        if self.unlabelled.shape[1] == 0:
+            return Batch(images, labels, images[:0], images[:0])
+        unlabelled = self.unlabelled.index_select(0, self.iteration[None])[0]
+        weak, _ = self.store.crop(unlabelled, self.store.corners(unlabelled, self.patch), self.patch)
+        strong = noise(gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled]))
+        return Batch(images, labels, weak, strong)

@@ -1,0 +1,35 @@
+"""What a training method is: it says what it needs and turns a batch into losses."""
+
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from fheat.models.base import SegmentationNetwork
+
+
+class Batch(NamedTuple):
+    """Crops drawn for one step, already on the device.
+
+    images (L, C, X, Y, Z), labels (L, X, Y, Z): the labelled scans. weak, strong (U, C, X, Y, Z): two views of the
+    unlabelled ones, with the same crop; U is 0 for a method that has no use for them.
+    """
+
+    images: Tensor
+    labels: Tensor
+    weak: Tensor
+    strong: Tensor
+
+
+class Method(nn.Module):
+    """A step object. What it remembers from step to step are buffers, and so part of every checkpoint."""
+
+    names: ClassVar[tuple[str, ...]]
+    """Of the losses, in the order they are logged; the first is minimised."""
+    labelled: int
+    """Labelled scans per step."""
+    unlabelled: int
+    """Unlabelled scans per step."""
+
+    def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
+        """Return a scalar for each of `names`. Called in training mode, perhaps while a graph is captured."""
+        raise NotImplementedError

@@ -1,0 +1,34 @@
+"""Segmenting on a GPU: the same mask as on the CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nibabel")
+from fheat import Card, Predictor, create_model
+from fheat.inference.sliding import SlidingWindow
+from fheat.inference.windows import Windows
+from fheat.io import Volume
+from fheat.models.card import Intensity
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_the_mask_is_that_of_the_cpu():
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()
+    card = Card(orientation="RAS", spacing=(1.0, 1.2, 0.9), intensity=Intensity(kind="zscore"))
+    data = np.random.default_rng(0).normal(100, 20, (70, 60, 50)).astype(np.float32)
+    scan = Volume(data, np.diag([-0.8, 1.0, 1.5, 1.0]))
+    here, there = (Predictor(model, card=card, device=device).segment(scan).data for device in ("cpu", "cuda"))
+    assert 0 < here.sum() < here.size
+    assert (here != there).mean() < 1e-4
+
+
+def test_windows_average_alike_on_both():
+    model = create_model("fheat_seg", patch_size=(32, 32, 32)).eval()
+    image = torch.randn(1, 50, 40, 45)
+    windows = Windows((32, 32, 32), (16, 16, 16))
+    here = SlidingWindow(model, windows, weights="gaussian")(image)
+    there = SlidingWindow(model.cuda(), windows, weights="gaussian", batch=7)(image.cuda())
+    assert (here - there.cpu()).abs().max() < 1e-4
