@@ -1,14 +1,20 @@
 """`fheat predict` as a user meets it: masks in place, what was refused, nothing lost."""
 
+import itertools
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 
-from fheat import Card, create_model, save
+import fheat.cli.predict
+from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.cli.main import main
+from fheat.data.inputs import scans_at
 from fheat.data.phantom import phantom
+from fheat.data.read import read_image
+from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.io.dicom import read_dicom
 from fheat.io.dicom_seg import read_dicom_seg
@@ -104,6 +110,57 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--largest-component"], {"largest_component": True}),
+        (["--flips"], {"flips": True}),
+        (["--weights", "gaussian"], {"weights": "gaussian"}),
+        (["--stride", "8", "32", "32"], {"windows": Windows(SIZE, (8, 32, 32))}),
+    ],
+    ids=["component", "flips", "weights", "stride"],
+)
+def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, option):
+    network = create_model("fheat_seg", patch_size=SIZE)
+    network.head.bias.data[0] = 1.2  # one voxel in eight is labelled, in many pieces
+    model, scan = save(network, tmp_path / "model"), tmp_path / "noise.nii.gz"
+    write_nifti(Volume(np.random.default_rng(0).normal(size=(56, 32, 24)), np.eye(4)), scan)
+    assert main(["predict", str(model), str(scan), str(tmp_path / "out"), "--no-preview", *words]) == 0
+    mask = read_nifti(tmp_path / "out" / "noise.nii.gz").data
+    assert np.array_equal(mask, Predictor(model, **option).segment(scan).data)
+    assert not np.array_equal(mask, Predictor(model).segment(scan).data)
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "call"),
+    [(fheat.cli.predict, "read_image", 2), (fheat.cli.predict, "write_nifti", 2), (os, "fsync", 3)],
+    ids=["reading", "segmented", "writing"],
+)
+def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
+    model, scans, tmp_path, monkeypatch, capsys, room, name, call
+):
+    """Interrupted in the second scan; its mask is what is flushed third, after the first mask and the folder."""
+    real, out, calls = getattr(room, name), tmp_path / "out", itertools.count(1)
+
+    def interrupted(*given):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, name, interrupted)
+        assert main(["predict", model, str(scans), str(out), "--no-preview"]) == 130
+    assert capsys.readouterr().err.endswith("fheat: interrupted\n")
+    assert sorted(path.name for path in out.iterdir()) == ["case0.nii.gz", "run.json"]
+    record = json.loads((out / "run.json").read_text())
+    assert record["complete"] is False
+    assert [case["id"] for case in record["cases"]] == ["case0"]
+    assert main(["predict", model, str(scans), str(out), "--no-preview"]) == 0
+    again = json.loads((out / "run-2.json").read_text())
+    assert again["complete"] is True
+    assert (again["kept"], [case["id"] for case in again["cases"]]) == (["case0"], ["case1"])
+
+
+@pytest.mark.parametrize(
     ("change", "code", "says"),
     [
         ({"model": "nowhere"}, 3, "no such model folder"),
@@ -113,6 +170,7 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
         ({"more": ["--stride", "40", "8", "8"]}, 2, "leaves gaps"),
         ({"more": ["--batch", "0"]}, 2, "batch=0"),
         ({"more": ["--device", "abacus"]}, 2, "abacus"),
+        ({"more": ["--device", "meta"]}, 2, "device 'meta' cannot be used"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(model, scans, tmp_path, capsys, change, code, says):
@@ -143,6 +201,108 @@ def test_the_wrong_number_of_channels_is_refused(model, tmp_path, capsys):
     assert main(["predict", model, str(tmp_path / "two.nii.gz"), str(tmp_path / "out")]) == 3
     assert "has 2 channels and the network takes 1" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "run.json").read_text())["cases"] == []
+
+
+def test_no_mask_replaces_a_scan(model, tmp_path, capsys):
+    """The folder of the scans as the folder of the masks: refused before anything is written, even to overwrite."""
+    scan = phantom(0, (40, 32, 24)).image
+    write_nifti(scan, tmp_path / "scans" / "a.nii.gz")
+    (tmp_path / "link").symlink_to(tmp_path / "scans")
+    before = (tmp_path / "scans" / "a.nii.gz").read_bytes()
+    for out in ("scans", "link"):
+        assert main(["predict", model, str(tmp_path / "scans"), str(tmp_path / out), "--overwrite"]) == 3
+        error = capsys.readouterr().err
+        assert "a.nii.gz: is a scan itself; choose another folder for the masks" in error
+        assert error.count("\n") == 1
+    assert [path.name for path in (tmp_path / "scans").iterdir()] == ["a.nii.gz"]
+    assert (tmp_path / "scans" / "a.nii.gz").read_bytes() == before
+
+
+def test_a_network_that_gives_nan_is_refused(scans, tmp_path, capsys):
+    network = create_model("fheat_seg", patch_size=SIZE)
+    network.head.weight.data.fill_(3e38)  # finite, as a saved weight must be, and too large to add up
+    folder = save(network, tmp_path / "model")
+    assert main(["predict", str(folder), str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]) == 3
+    assert "the network's output is NaN or infinite" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
+def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans, tmp_path, monkeypatch, capsys):
+    write_nifti(Volume(np.zeros((40, 32, 2400), np.uint8), np.eye(4)), scans / "long.nii.gz")
+    small, large = (Predictor(model).memory(read_nifti(file)).total for file in sorted(scans.iterdir())[1:])
+    monkeypatch.setattr(fheat.cli.predict, "machine_bytes", lambda: (small + large) // 2)
+    assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview"]) == 3
+    assert "refused long: " in capsys.readouterr().err
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [case["id"] for case in record["cases"]] == ["case0", "case1"]
+    assert "long.nii.gz: would take " in record["refused"]["long"]
+    assert "check its spacing, or use a larger machine" in record["refused"]["long"]
+
+
+def test_regions_are_measured_with_what_lies_inside_them(scans, tmp_path):
+    card = Card(classes=("whole", "core", "$\\frac{inner$"), regions=(1, 2, 3), intensity=Intensity(kind="zscore"))
+    folder = save(create_model("fheat_seg", patch_size=SIZE, out_channels=3), tmp_path / "model", card)
+    assert main(["predict", str(folder), str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]) == 0
+    (case,) = json.loads((tmp_path / "out" / "run.json").read_text())["cases"]
+    mask = read_nifti(tmp_path / "out" / "case0.nii.gz")
+    millilitres = [np.count_nonzero(mask.data >= least) * np.prod(mask.spacing) / 1000 for least in (1, 2, 3)]
+    assert list(case["millilitres"]) == list(card.classes)
+    assert list(case["millilitres"].values()) == pytest.approx(millilitres, abs=1e-3)
+    assert millilitres[0] > millilitres[1] > millilitres[2] > 0
+
+
+def test_every_entry_of_a_folder_with_series_is_a_scan(tmp_path):
+    image = np.zeros((6, 5, 4), np.int16)
+    save_series(slices(image, np.eye(4)), tmp_path / "series")
+    for file in save_series(slices(image, np.eye(4)), tmp_path / "damaged").iterdir():
+        file.write_bytes(b"\0" * 200)
+    save_series(slices(image, np.eye(4)), tmp_path / ".hidden")
+    for name in ("brain.nii.gz", "liver_0000.nii.gz", "liver_0001.nii.gz", "._brain.nii.gz", "notes.txt"):
+        (tmp_path / name).touch()
+    cases = {case.id: [path.name for path in case.images] for case in scans_at(tmp_path)}
+    assert cases == {
+        "brain": ["brain.nii.gz"],
+        "damaged": ["damaged"],
+        "liver": ["liver_0000.nii.gz", "liver_0001.nii.gz"],
+        "series": ["series"],
+    }
+    (only,) = scans_at(tmp_path / "series")
+    assert (only.id, only.images) == ("series", (tmp_path / "series",))
+
+
+def test_scans_that_say_too_little_are_refused(tmp_path):
+    (tmp_path / "a.h5").touch()
+    with pytest.raises(BadInput, match=r"a\.h5: states no spacing; give the folder"):
+        scans_at(tmp_path / "a.h5")
+    for channel in (0, 2, 4):
+        write_nifti(Volume(np.zeros((4, 4, 4), np.int16), np.eye(4)), tmp_path / "scans" / f"a_000{channel}.nii.gz")
+    (case,) = scans_at(tmp_path / "scans")
+    assert len(case.images) == 3
+    with pytest.raises(BadInput, match="channel _0001 of a is missing; add the file"):
+        read_image(case)
+
+
+def test_evaluate_says_what_does_not_belong_together(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mask = np.zeros((6, 6, 6), np.uint8)
+    mask[2:4, 2:4, 2:4], mask[4] = 1, 2
+    for name in ("out/a", "ref/a", "ref/b"):
+        write_nifti(Volume(mask, np.eye(4)), tmp_path / f"{name}.nii.gz")
+    assert main(["evaluate", "out", "ref", "--only-predicted", "--json", "--labels", "la=1", "--out", "la.json"]) == 0
+    printed = capsys.readouterr()
+    assert [row["case"] for row in json.loads(printed.out)["rows"]] == ["a"]
+    assert "note: 1 references without a prediction are left out\n" in printed.err
+    assert main(["evaluate", "out", "ref", "--only-predicted", "--labels", "ra=2", "--out", "ra.json"]) == 0
+    capsys.readouterr()
+    for words, says in (
+        (["out", "ref", "--only-predicted", "--labels", "la=7"], "ref: no mask holds la = 7; check the values"),
+        (["la.json", "ra.json"], "no class is in both: the first has la, the second ra"),
+    ):
+        assert main(["evaluate", *words]) == 3
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert says in printed.err
+        assert printed.err.count("\n") == 1
 
 
 def test_evaluate_takes_what_predict_wrote(model, scans, tmp_path, capsys):

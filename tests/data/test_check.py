@@ -252,6 +252,25 @@ def test_all_faults_are_found_at_once(root):
     ]
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_a_copy_stored_in_another_orientation_is_a_leak(root, axes, order):
+    """The same voxels at the same places, axes flipped and in another order: one scan in training and in testing."""
+    affine = AFFINE.copy()
+    for axis in axes:
+        affine[:3, 3] += affine[:3, axis] * (SHAPE[axis] - 1)
+        affine[:3, axis] *= -1
+    affine = affine[:, [*order, 3]]
+    put(root / "imagesTs" / "t_0000.nii.gz", np.flip(scan(1), axes).transpose(order).astype(np.float32), affine)
+    assert found(root) == [("error", "t", "content", "has the voxels of b (train), itself in test")]
+
+
+def test_the_same_numbers_in_another_shape_or_mirrored_in_place_are_another_scan(root):
+    put(root / "imagesTs" / "t_0000.nii.gz", scan(1).reshape((9, 10, 8), order="F"))
+    put(root / "imagesUn" / "u_0000.nii.gz", scan(1)[::-1])
+    assert found(root) == []
+
+
 def test_channels_on_two_grids_and_empty_channels(root):
     describe(root, channel_names={"0": "T1", "1": "T2"}, numTraining=3)
     for place, name in (("imagesTr", "a"), ("imagesTr", "b"), ("imagesTr", "c"), ("imagesUn", "u"), ("imagesTs", "t")):

@@ -65,6 +65,19 @@ def test_la_numbers_and_crop(tmp_path, cropped):
     assert len({margins(case) for case in cases}) == 3
 
 
+@pytest.mark.parametrize(
+    ("case", "x", "y"),
+    [
+        ("06SR5RBREL16DQ6M8LWS", (10, 10), (17, 10)),
+        ("UZUZZT2W9IUSHL6ASOX3", (18, 15), (10, 17)),
+        ("UPT6DX9IQY9JAZ7HJKA7", (16, 17), (17, 12)),
+    ],
+)
+def test_la_margins_are_the_same_everywhere_and_for_ever(case, x, y):
+    """Published scores rest on the crop: these numbers may never change."""
+    assert margins(case) == (x, y, (0, 0))
+
+
 def test_la_h5_is_taken_as_it_is_and_not_cropped_again(tmp_path):
     h5py = pytest.importorskip("h5py")
     case = split_of("la", []).order[0]
@@ -122,6 +135,18 @@ def test_pancreas_a(tmp_path, cropped):
     if cropped:
         assert not image.data[size[0] :].any()
         assert not label.data[:, :, size[2] :].any()
+
+
+def test_pancreas_a_takes_the_spacing_of_the_second_axis_for_all(tmp_path):
+    mask = block((30, 36, 20), ((10, 17), (12, 18), (4, 9)))
+    scan = noise(mask.shape, 0, 0, 100)
+    affine = np.diag([0.5, 0.75, 2.0, 1.0])
+    save(tmp_path / "src" / "image0001.nii.gz", scan, affine)
+    save(tmp_path / "src" / "label0001.nii.gz", mask, affine)
+    prepare("pancreas-a", tmp_path / "src", tmp_path / "dst")
+    image, label = output(tmp_path / "dst", "0001")
+    assert image.data.shape == label.data.shape == (22, 27, 15)  # three quarters of each; 22.5 goes to the even
+    assert image.spacing == pytest.approx((0.5 / 0.75, 1.0, 2.0 / 0.75), rel=1e-6)
 
 
 def test_pancreas_a_crop_is_the_box_and_25_more(tmp_path):
@@ -184,6 +209,21 @@ def test_pancreas_b_rounds_sizes_down_as_stored_in_single_precision(tmp_path):
     mask = block((30, 20, 10), ((5, 9), (5, 9), (2, 7)))
     save(tmp_path / "src" / "image0057.nii.gz", noise(mask.shape, 0, 0, 100), np.diag([0.7, 0.5, 1.0, 1.0]))
     save(tmp_path / "src" / "label0057.nii.gz", mask, np.diag([0.7, 0.5, 1.0, 1.0]))
+    prepare("pancreas-b", tmp_path / "src", tmp_path / "dst")
+    assert output(tmp_path / "dst", "0057")[0].data.shape == (20, 10, 10)
+
+
+def test_pancreas_b_rounds_the_exact_spacing_of_dicom_to_single_precision_too(tmp_path):
+    """DICOM states 0.7 mm in decimals, of which 30 are 21 mm; in single precision they are a little less."""
+    pytest.importorskip("pydicom")
+    from tests.io import dicom_series
+
+    mask = block((30, 20, 10), ((5, 9), (5, 9), (2, 7)))
+    affine = np.diag([-0.7, -0.5, 1.0, 1.0])
+    scan = dicom_series.slices(noise(mask.shape, 0, 0, 100), affine)
+    assert float(scan[0].PixelSpacing[1]) * 30 == 21
+    dicom_series.save(scan, tmp_path / "src" / "PANCREAS_0057" / "study" / "series")
+    save(tmp_path / "src" / "labels" / "label0057.nii.gz", mask, affine)
     prepare("pancreas-b", tmp_path / "src", tmp_path / "dst")
     assert output(tmp_path / "dst", "0057")[0].data.shape == (20, 10, 10)
 

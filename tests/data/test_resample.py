@@ -12,7 +12,7 @@ from nibabel import orientations
 from scipy import ndimage
 
 from fheat.data.orientation import reorient, view_as
-from fheat.data.resample import coordinates, interpolate, resample, steps_between, target_size
+from fheat.data.resample import coordinates, interpolate, nearest, resample, steps_between, target_size
 from fheat.io import Volume
 from tests.grids import affines
 
@@ -36,6 +36,19 @@ def test_interpolation_is_scipys(size, step, seed):
     places = np.meshgrid(np.arange(3), where, np.arange(2), indexing="ij")
     oracle = ndimage.map_coordinates(x.astype(np.float64), places, order=1, mode="nearest")
     assert np.allclose(interpolate(torch.from_numpy(x), 1, where).numpy(), oracle, atol=1e-5)
+
+
+@given(size=st.integers(1, 40), step=STEPS)
+def test_nearest_is_nearest(size, step):
+    where = coordinates(size, step, target_size(size, step))
+    found = nearest(np.arange(2 * size).reshape(2, size), 1, where)[0]
+    least = np.abs(where[:, None] - np.arange(size)).min(axis=1)
+    assert np.allclose(np.abs(where - found), least, atol=1e-9)
+
+
+def test_halfway_goes_to_the_even_voxel_and_beyond_the_border_is_the_border():
+    where = np.array([-3.0, -0.4, 0.5, 1.5, 2.5, 3.49, 3.51, 9.0])
+    assert nearest(np.arange(5), 0, where).tolist() == [0, 0, 0, 2, 2, 3, 4, 4]
 
 
 def test_resample_keeps_every_physical_place():

@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from fheat import Card, Predictor, create_model, save
+from fheat.data.orientation import reorient
+from fheat.data.resample import coordinates, interpolate, resample
 from fheat.inference.components import keep_largest
-from fheat.inference.restore import paint
+from fheat.inference.restore import Restorer, paint
+from fheat.inference.scan import Grid, Scan
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.models.card import Intensity, Window
@@ -106,6 +109,49 @@ def test_equal_grids_leave_probabilities_untouched():
     assert np.array_equal(mask, data > 0.5)
 
 
+PIECES = (1, 3, 8, 11, 100)
+GRIDS = (Grid("RAS", (0.7, 1.3, 1.1)), Grid("PIL", (2.3, 0.45, 1.0)), Grid(None, (1.4, 1.4, 0.8)))
+
+
+def turned_scan():
+    """Two channels, axes out of order and flipped, spacing 0.8 x 1.0 x 1.5 mm."""
+    affine = np.array([[0, -1.0, 0, 30], [0, 0, 1.5, -8], [-0.8, 0, 0, 12], [0, 0, 0, 1]])
+    return Volume(np.random.default_rng(2).normal(size=(23, 19, 21, 2)).astype(np.float32), affine)
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("axis", range(3))
+def test_planes_in_pieces_of_any_size_are_those_of_the_whole_resampled(grid, axis):
+    volume = turned_scan()
+    whole = resample(reorient(volume, grid.orientation or volume.orientation), grid.spacing).data
+    scan = Scan(volume, grid, Intensity())
+    assert whole.shape == (*scan.shape, 2)
+    for piece in PIECES:
+        cuts = [*range(0, scan.shape[axis], piece), scan.shape[axis]]
+        parts = [scan.planes(axis, start, stop) for start, stop in itertools.pairwise(cuts)]
+        assert np.abs(torch.cat(parts, dim=axis + 1).numpy() - np.moveaxis(whole, -1, 0)).max() < 1e-6
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("axis", range(3))
+@pytest.mark.parametrize("regions", [(), (1, 5, 2)])
+def test_labels_restored_in_pieces_are_those_of_the_whole_interpolated(grid, axis, regions):
+    volume = turned_scan()
+    scan = Scan(volume, grid, Intensity())
+    probabilities = torch.rand(3, *scan.shape)
+    whole = probabilities
+    for other, (target, step, source) in enumerate(zip(scan.shape, scan.steps, scan.source_shape, strict=True)):
+        whole = interpolate(whole, other + 1, coordinates(target, 1 / step, source))
+    expected = paint(whole, regions).numpy()
+    for piece in PIECES:
+        restorer = Restorer(volume, scan, axis, regions)
+        for start in range(0, scan.shape[axis], piece):
+            part = probabilities.narrow(axis + 1, start, min(piece, scan.shape[axis] - start))
+            restorer.add(start, part)
+        assert restorer.mask.data.shape == volume.data.shape[:3]
+        assert np.array_equal(reorient(restorer.mask, scan.orientation).data, expected)
+
+
 def test_intensity():
     seen = []
 
@@ -190,6 +236,50 @@ def test_largest_component_per_class_equals_a_flood_fill():
     diagonal[0, 0, 0] = diagonal[1, 1, 1] = 2
     keep_largest(diagonal)
     assert diagonal.sum() == 4
+
+
+@pytest.mark.parametrize("values", [(1, 2, 3), (7, 2, 5)])
+def test_the_largest_component_of_nested_regions(values):
+    """Each region counts together with what lies inside it; what an inner one loses falls to the one around it."""
+    outer, core, inner = values
+    labels = np.zeros((30, 9, 9), dtype=np.uint8)
+    labels[2:20, 1:8, 1:8] = outer
+    labels[6:12] = np.where(labels[6:12] > 0, core, 0)  # cuts the outer region's own voxels in two
+    labels[7:10, 3:6, 3:6] = inner
+    kept = labels.copy()
+    keep_largest(labels, values)
+    assert np.array_equal(labels, kept)
+    labels[11, 6, 6] = inner  # an island of the innermost, in the core
+    labels[15:17, 3:5, 3:5] = core  # an island of the core with its own inner part
+    labels[15, 3, 3] = inner
+    labels[24:27, 2:5, 2:5] = core  # a second tumour, larger than any island
+    labels[25, 3, 3] = inner
+    keep_largest(labels, values)
+    assert np.array_equal(labels, kept)
+
+
+@pytest.mark.parametrize(
+    ("card", "classes", "labels"),
+    [
+        (
+            Card(classes=("WT", "TC", "ET"), regions=(1, 2, 3)),
+            {"WT": (1, 2, 3), "TC": (2, 3), "ET": (3,)},
+            ("WT without TC", "TC without ET", "ET"),
+        ),
+        (
+            Card(classes=("WT", "TC", "ET"), regions=(2, 1, 4)),
+            {"WT": (2, 1, 4), "TC": (1, 4), "ET": (4,)},
+            ("TC without ET", "WT without TC", "label 3", "ET"),
+        ),
+        (Card(regions=(3, 1)), {"label 3": (3, 1), "label 1": (1,)}, ("label 1", "label 2", "label 3 without label 1")),
+        (Card(classes=("background", "liver", "tumour")), {"liver": (1,), "tumour": (2,)}, ("liver", "tumour")),
+        (Card(), {}, ()),
+    ],
+)
+def test_classes_and_the_names_of_label_values(card, classes, labels):
+    predictor = Predictor(Threshold(), card=card, windows=window())
+    assert predictor.classes == classes
+    assert predictor.labels == labels
 
 
 def test_a_model_folder_is_all_it_needs(tmp_path):

@@ -212,12 +212,12 @@ def _segment(case: Case, predictor: Predictor, options: Predict) -> dict[str, An
         mask = predictor.segment(scan, progress=show)
     target = _target(case, options)
     try:
+        if options.preview:  # before the mask, whose presence says that the scan is done
+            write_file(options.out / f"{case.id}.png", preview_png(scan, mask, predictor.labels))
         if isinstance(source, Series) and options.format == "seg":
             write_dicom_seg(mask, source, target, ("background", *predictor.labels))
         else:
             write_nifti(mask, target)
-        if options.preview:
-            write_file(options.out / f"{case.id}.png", preview_png(scan, mask, predictor.labels))
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise

@@ -18,13 +18,14 @@ from fheat.inference.sliding import TOGETHER, SlidingWindow
 from fheat.inference.windows import Triple
 
 _FLOAT = 4
+_RESERVE = 1.05  # what an allocator keeps of memory that was given back
 _COPIES = 5  # of the planes being converted: as read, normalised, and three while resampling
 _COMPONENT_BYTES = 14  # per voxel: two masks, 32-bit component numbers, and what finding and counting them takes
 
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part; the peak is at most program, scan and the largest of the three phases after it."""
+    """Bytes of each part; the peak is at most program, scan and the largest of the three phases after it, and 5 %."""
 
     program: int
     """Interpreter, libraries and network before the scan is read."""
@@ -47,7 +48,7 @@ class MemoryBound:
     def total(self) -> int:
         """Bytes at the peak."""
         work = self.mask + max(self.slab + self.planes + self.windows, self.components)
-        return self.program + self.scan + max(self.reading, work)
+        return int(_RESERVE * (self.program + self.scan + max(self.reading, work)))
 
     def __str__(self) -> str:
         return f"memory at most {self.total / 2**20:,.0f} MiB"
@@ -71,7 +72,7 @@ def memory_bound(
     lengths = [max(length, size) for length, size in zip(scan.shape, sliding.windows.size, strict=True)]
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
-    together = ceil(TOGETHER * max(scan.steps[axis], 1 / scan.steps[axis])) + 2
+    together = ceil(TOGETHER * max(scan.steps[axis], 1.0)) + 2
     return MemoryBound(
         program=program,
         scan=stored,

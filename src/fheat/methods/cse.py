@@ -6,6 +6,7 @@ one forward pass, thresholds, boxes and components as tensor code. `box` chooses
 lies inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
 """
 
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
@@ -132,16 +133,39 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     Boxes measure two thirds of the patch and start at 0, 1 and 2 strides of half the rest. Scores are the attention in
     each box over the whole batch, brought to [0, 1]; their softmax is the chance. Equal scores make a uniform draw.
     """
-    full = F.interpolate(attention.float(), size=patch, mode="trilinear", align_corners=True)
-    size = [int(2 / 3 * length) for length in patch]
-    stride = [int((length - box) / 2) for length, box in zip(patch, size, strict=True)]
-    scores = F.avg_pool3d(full.sum(dim=0), size, stride)[0, :3, :3, :3].flatten()
-    low, high = scores.min(), scores.max()
-    scores = torch.where(high > low, (scores - low) / (high - low).clamp(min=1e-30), 0.0)
-    chance = scores.softmax(dim=0)
+    chance = box_scores(attention, patch).flatten().softmax(dim=0)
     choice = (chance / torch.empty_like(chance).exponential_()).argmax()
     mask = attention.new_ones((), dtype=torch.float32)
-    for place, length, box, step in zip((choice // 9, choice // 3 % 3, choice % 3), patch, size, stride, strict=True):
+    for place, length in zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True):
+        box, step = box_and_step(length)
         index = torch.arange(length, device=attention.device) - place * step
         mask = mask[..., None] * ((index >= 0) & (index < box)).float()
     return mask
+
+
+def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
+    """Return the attention inside each box, (3, 3, 3), between 0 for the least and 1 for the most; 0 where all agree.
+
+    Attention, (B, 1, x, y, z), is thought of as interpolated to the patch, corners aligned. Interpolating and adding up
+    are both linear along each axis, so one 3 x n matrix per axis does both.
+    """
+    scores = attention.float().sum(dim=(0, 1))
+    for axis, length in enumerate(patch):
+        scores = torch.tensordot(scores, _box_weights(length, attention.shape[axis + 2], attention.device), ([0], [1]))
+    low, high = scores.min(), scores.max()
+    return torch.where(high > low, (scores - low) / (high - low).clamp(min=1e-30), 0.0)
+
+
+def box_and_step(length: int) -> tuple[int, int]:
+    """Return the box's length along an axis of the patch, and the distance between starts."""
+    box = int(2 / 3 * length)
+    return box, int((length - box) / 2)
+
+
+@lru_cache
+def _box_weights(length: int, cells: int, device: torch.device) -> Tensor:
+    """Return (3, cells): how much each cell of the attention's axis counts in each of the three boxes."""
+    place = torch.arange(length, dtype=torch.float64) * ((cells - 1) / max(length - 1, 1))
+    near = (1 - (place[:, None] - torch.arange(cells)).abs()).clamp(min=0)
+    box, step = box_and_step(length)
+    return torch.stack([near[start : start + box].sum(dim=0) for start in (0, step, 2 * step)]).float().to(device)

@@ -41,10 +41,12 @@ def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes
             if (section == value).any() and min(section.shape) > 1:
                 plot.contour(section == value, [0.5], colors=[colour], linewidths=1.2)
         plot.set(title=f"{name} {middle[axis]}", xlabel=f"{first} to {last}", xticks=[], yticks=[])
+    handles, texts = [], []
     for colour, value in zip(colours, values, strict=True):
-        axes[0].plot([], [], color=colour, label=names[value - 1] if value <= len(names) else f"label {value}")
+        handles += axes[0].plot([], [], color=colour)
+        texts.append(names[value - 1] if value <= len(names) else f"label {value}")
     if values:
-        legend = figure.legend(loc="outside lower center", ncols=len(values), frameon=False)
+        legend = figure.legend(handles, texts, loc="outside lower center", ncols=len(values), frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)
     page = BytesIO()

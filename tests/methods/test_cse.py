@@ -1,0 +1,254 @@
+"""CSE against a literal transcription of its protocol, loop by loop, and the numbers the protocol states."""
+
+import cc3d
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fheat import create_model
+from fheat.data.augment import gamma, noise, soft_mask
+from fheat.methods.base import Batch
+from fheat.methods.components import largest_component
+from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box, mixture_loss, spread
+from fheat.methods.losses import masked_dice_loss, one_hot, squared_dice_loss
+
+LA, CUBE = torch.Size((112, 112, 80)), torch.Size((96, 96, 96))
+
+
+def literal_thresholds(threshold, confidence):
+    """Patch by patch, as the released code walks: accept by the old threshold, then move it."""
+    accepted, moved = torch.zeros_like(confidence), threshold.clone()
+    for slot in range(threshold.shape[0]):
+        for i in range(threshold.shape[2]):
+            for j in range(threshold.shape[3]):
+                for k in range(threshold.shape[4]):
+                    box = (slot, *(slice(16 * at, 16 * at + 16) for at in (i, j, k)))
+                    accepted[box] = (confidence[box] >= threshold[slot, 0, i, j, k]).float()
+                    moved[slot, 0, i, j, k] = 0.99 * threshold[slot, 0, i, j, k] + 0.01 * confidence[box].mean()
+    return accepted, moved
+
+
+def test_thresholds_equal_the_loop_for_twenty_steps():
+    method = CSE(patch_size=(32, 48, 16))
+    expected = torch.full((2, 1, 2, 3, 1), 0.8)
+    assert torch.equal(method.threshold, expected)
+    for _ in range(20):
+        weak, strong = 3 * torch.randn(2, 2, 32, 48, 16), torch.randn(2, 2, 32, 48, 16)
+        confidence, label = weak.softmax(1).max(1)
+        accepted, expected = literal_thresholds(expected, confidence)
+        loss, share = method._consistency(weak, strong)
+        entropy = F.cross_entropy(strong, label, reduction="none")
+        assert loss.item() == pytest.approx((entropy * accepted).sum().item() / entropy.numel(), rel=1e-5)
+        assert share.item() == pytest.approx(accepted.mean().item())
+        assert (method.threshold - expected).abs().max() < 1e-6
+
+
+def test_the_consistency_loss_halves_when_half_of_the_voxels_are_rejected():
+    strong = torch.randn(2, 2, 16, 16, 16)
+    strong[:, :, 1::2] = strong[:, :, ::2]
+    sure = torch.zeros(2, 2, 16, 16, 16)
+    sure[:, 0] = 9.0
+    unsure = sure.clone()
+    unsure[:, 0, ::2] = 0.1
+    (full, all_of_them), (half, share) = (
+        CSE(patch_size=(16, 16, 16))._consistency(weak, strong) for weak in (sure, unsure)
+    )
+    assert (all_of_them, share) == (1, 0.5)
+    assert half.item() == pytest.approx(full.item() / 2, rel=1e-5)
+
+
+def test_boxes_are_those_of_the_protocol():
+    assert [box_and_step(length) for length in LA] == [(74, 19), (74, 19), (53, 13)]
+    assert box_and_step(96) == (64, 16)
+
+
+def literal_scores(attention, patch):
+    full = F.interpolate(attention, size=patch, mode="trilinear", align_corners=True).sum(dim=0)[0]
+    sums = torch.zeros(3, 3, 3)
+    for i in range(3):
+        for j in range(3):
+            for k in range(3):
+                box = tuple(
+                    slice(at * box_and_step(n)[1], at * box_and_step(n)[1] + box_and_step(n)[0])
+                    for at, n in zip((i, j, k), patch, strict=True)
+                )
+                sums[i, j, k] = full[box].double().sum()
+    return (sums - sums.min()) / (sums.max() - sums.min())
+
+
+@pytest.mark.parametrize(
+    ("patch", "grid"), [(LA, (28, 28, 20)), (CUBE, (24, 24, 24)), (LA, (7, 7, 5)), (LA, (1, 1, 1))]
+)
+def test_scores_equal_the_loop_over_27_boxes(patch, grid):
+    attention = torch.rand(2, 1, *grid)
+    if max(grid) > 1:
+        assert (box_scores(attention, patch) - literal_scores(attention, patch)).abs().max() < 1e-4
+    else:
+        assert torch.equal(box_scores(attention, patch), torch.zeros(3, 3, 3))
+
+
+def test_draws_follow_the_softmax_of_the_scores():
+    attention = torch.rand(2, 1, 7, 7, 5) ** 3
+    patch = torch.Size((24, 24, 24))
+    chance = box_scores(attention, patch).flatten().softmax(0)
+    box, step = box_and_step(24)
+    seen = torch.zeros(27)
+    for _ in range(4000):
+        mask = draw_box(attention, patch)
+        starts = [int(mask.amax(dim=tuple(a for a in range(3) if a != axis)).argmax()) // step for axis in range(3)]
+        seen[9 * starts[0] + 3 * starts[1] + starts[2]] += 1
+        assert mask.sum() == box**3
+    assert chance.max() / chance.min() == pytest.approx(np.e, rel=1e-4)
+    assert (seen / 4000 - chance).abs().max() < 0.02
+
+
+def test_constant_attention_draws_without_a_crash():
+    mask = draw_box(torch.ones(2, 1, 7, 7, 5), LA)
+    assert mask.mean().item() == pytest.approx(0.289, abs=1e-3)
+    assert draw_box(torch.ones(2, 1, 6, 6, 6), CUBE).mean().item() == pytest.approx(0.296, abs=1e-3)
+
+
+def smooth(shape, seed, radius):
+    noise = torch.randn(1, 1, *shape, generator=torch.Generator().manual_seed(seed))
+    return F.avg_pool3d(noise, 2 * radius + 1, stride=1, padding=radius)[0, 0]
+
+
+def test_largest_component_equals_cc3d():
+    masks = [
+        smooth((40, 36, 28), seed, radius) > cut for seed in range(4) for radius, cut in ((0, 1.3), (1, 0.2), (2, 0.05))
+    ]
+    masks.append(torch.zeros(40, 36, 28, dtype=torch.bool))
+    snake = torch.zeros(40, 36, 28, dtype=torch.bool)
+    for row in range(0, 40, 2):
+        snake[row, :, 0] = True
+        snake[min(row + 1, 39), 0 if row // 2 % 2 else 35, 0] = True
+    found = largest_component(torch.stack([*masks, snake]))
+    for mask, kept in zip([*masks, snake], found, strict=True):
+        components = cc3d.connected_components(mask.numpy(), connectivity=26)
+        sizes = np.bincount(components.ravel())[1:]
+        assert kept.sum().item() == (sizes.max() if sizes.size else 0)
+        assert not (kept & ~mask).any()
+        assert len(set(components[kept.numpy()].tolist())) <= 1
+    assert torch.equal(found[-1], snake)
+    assert not found[-2].any()
+
+
+def test_spread_repeats_every_block():
+    blocks = torch.rand(2, 1, 3, 2, 1)
+    wide = spread(blocks)
+    assert wide.shape == (2, 1, 48, 32, 16)
+    assert torch.equal(wide[:, :, ::16, ::16, ::16], blocks)
+    assert torch.equal(wide[:, :, 15::16, 15::16, 15::16], blocks)
+
+
+def test_mixture_loss_equals_its_formula():
+    logits, labels, pseudo = torch.randn(2, 2, 6, 5, 4), torch.randint(2, (2, 6, 5, 4)), torch.randint(2, (2, 6, 5, 4))
+    mask = torch.zeros(6, 5, 4)
+    mask[1:4, 1:4, 1:3] = 1
+    expected = 0.0
+    p = logits.softmax(1)
+    for target, region, weight in ((labels, mask, 1.0), (pseudo, 1 - mask, 0.5)):
+        dice = 0.0
+        for sample in range(2):
+            for k in range(2):
+                g = (target[sample] == k).float()
+                overlap = (region * p[sample, k] * g).sum()
+                dice += (2 * overlap + 1e-5) / ((region * (p[sample, k] + g)).sum() + 1e-5) / 4
+        entropy = -(p.log().gather(1, target[:, None])[:, 0] * region).sum() / (2 * region.sum())
+        expected += weight * (1 - dice + entropy)
+    assert mixture_loss(logits, labels, pseudo, mask).item() == pytest.approx(expected.item() / 2, rel=1e-5)
+
+
+def test_dice_losses():
+    target = one_hot(torch.randint(3, (2, 6, 5, 4)), 3)
+    assert squared_dice_loss(target, target).item() == pytest.approx(0, abs=1e-6)
+    assert masked_dice_loss(target, target, torch.ones(6, 5, 4)).item() == pytest.approx(0, abs=1e-5)
+    p = torch.rand(2, 3, 6, 5, 4)
+    expected = np.mean(
+        [1 - 2 * (p[:, k] * target[:, k]).sum() / ((p[:, k] ** 2).sum() + (target[:, k] ** 2).sum()) for k in range(3)]
+    )
+    assert squared_dice_loss(p, target).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_soft_mask_statistics_are_those_of_the_protocol():
+    weights = soft_mask(torch.ones(8, 1, *LA))
+    assert weights.mean().item() == pytest.approx(0.5, abs=0.03)
+    assert (weights == 0).float().mean().item() == pytest.approx(0.04, abs=0.02)
+    assert (weights == 1).float().mean().item() == pytest.approx(0.04, abs=0.02)
+    assert ((weights > 0.05) & (weights < 0.95)).float().mean().item() == pytest.approx(0.82, abs=0.03)
+
+
+def test_gamma_and_noise():
+    x = torch.randn(64, 1, 4, 4, 4)
+    low, high = torch.full((64, 1), -6.0), torch.full((64, 1), 6.0)
+    y = gamma(x, low, high)
+    power = (y.log() / ((x + 6) / (12 + 1e-7)).log()).mean(dim=(1, 2, 3, 4))
+    assert (y >= 0).all()
+    assert (y <= 1).all()
+    assert power.min() >= 0.7
+    assert power.max() <= 1.5
+    assert power.std() > 0.1
+    amount = (noise(torch.zeros(400, 1, 8, 8, 8))).std(dim=(1, 2, 3, 4))
+    assert (amount == 0).float().mean().item() == pytest.approx(0.5, abs=0.08)
+    assert amount.max() < 0.11
+    assert amount[amount > 0].mean().item() == pytest.approx(0.05, abs=0.01)
+
+
+class Constant(nn.Module):
+    """Gives fixed logits, and uniform attention, whatever it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.bias = nn.Parameter(torch.tensor([2.0, -1.0]))
+
+    def forward(self, x):
+        return self.forward_features(x).logits
+
+    def forward_features(self, x):
+        from fheat.models.base import Features
+
+        self.seen.append(x.detach().clone())
+        logits = self.bias.view(1, 2, 1, 1, 1).expand(len(x), 2, *x.shape[2:])
+        return Features(logits, torch.ones(len(x), 1, 2, 2, 2), x)
+
+
+@pytest.mark.parametrize("box", ["unlabelled", "labelled"])
+def test_what_lies_inside_the_box(box):
+    method, model = CSE(patch_size=(48, 48, 48), box=box), Constant()
+    images, weak = torch.full((2, 1, 48, 48, 48), 5.0), torch.full((2, 1, 48, 48, 48), -5.0)
+    batch = Batch(images, torch.zeros(2, 48, 48, 48, dtype=torch.int64), weak, weak)
+    method.losses(model, batch)
+    views, again, mixture = model.seen
+    assert views.shape[0] == 6
+    assert torch.equal(again, weak)
+    share = (mixture == 5.0).float().mean().item()
+    inside = (32 / 48) ** 3
+    assert share == pytest.approx(inside if box == "labelled" else 1 - inside)
+    assert set(mixture.unique().tolist()) == {5.0, -5.0}
+
+
+def test_losses_of_a_real_network_are_finite_and_reach_every_parameter():
+    model = create_model("fheat_seg", patch_size=(32, 32, 32)).train()
+    method = CSE(patch_size=(32, 32, 32))
+    batch = Batch(
+        torch.randn(2, 1, 32, 32, 32),
+        torch.randint(2, (2, 32, 32, 32)),
+        torch.randn(2, 1, 32, 32, 32),
+        torch.rand(2, 1, 32, 32, 32),
+    )
+    losses = method.losses(model, batch)
+    assert tuple(losses) == method.names
+    expected = losses["supervised"] + losses["consistency"] + 4 * losses["mix"]
+    assert losses["total"].item() == pytest.approx(expected.item())
+    losses["total"].backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="multiples"):
+        CSE(patch_size=(30, 32, 32))
+    with pytest.raises(ValueError, match="box='both'"):
+        CSE(patch_size=(32, 32, 32), box="both")
