@@ -85,6 +85,7 @@ def test_inference_page_names_the_measured_memory_and_growth():
     assert large["shape"] == [512, 512, 600]
     assert large["peak_over_bound"] <= 1.1
     assert 0.8 < stored["exponent_of_time_over_voxels"] < 1.2
+    assert f"takes {large['peak_bytes'] / 1e9:.1f} GB" in (ROOT / "README.md").read_text()
     text = (ROOT / "docs" / "inference.md").read_text()
     assert f"| {large['bound_bytes'] / 2**20:,.0f} MiB | {large['peak_bytes'] / 2**20:,.0f} MiB |" in text
     assert f"grows with voxels to the power {stored['exponent_of_time_over_voxels']:.2f}" in text.replace("\n", " ")
