@@ -52,13 +52,13 @@ def test_nnunet(tmp_path):
     assert dataset.labels == {"background": (0,), "whole": (1, 2), "core": (2,), "ignore": (3,)}
     assert dataset.channels == ("T1", "FLAIR")
     assert listed(dataset) == [
-        ("a", "train", "a.nii.gz", False),
         ("b", "validation", "b.nii.gz", False),
+        ("a", "train", "a.nii.gz", False),
         ("case_0001", "train", "case_0001.nii.gz", False),
         ("u", "train", None, True),
         ("t", "test", None, True),
     ]
-    assert [path.name for path in dataset.cases[0].images] == ["a_0000.nii.gz", "a_0001.nii.gz"]
+    assert [path.name for path in dataset.cases[1].images] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert dataset.problems == ()
     assert [case.id for case in dataset.split("validation")] == ["b"]
     assert open_dataset(tmp_path / "dataset.json") == dataset

@@ -37,6 +37,7 @@ class _DatasetJson(Description):
 
 
 class _Splits(Description):
+    order: tuple[str, ...] = ()
     validation: frozenset[str] = Field(default=frozenset())
 
 
@@ -46,12 +47,13 @@ def recognises(place: Path) -> bool:
 
 
 def read(place: Path) -> Dataset:
-    """List the cases by id: training (and held out), declared unlabelled, test."""
+    """List training cases (and held out) in the order of `splits.json`, else by id; declared unlabelled ones; test."""
     source, splits = place / "dataset.json", place / "splits.json"
     stated = describe(_DatasetJson, source, load_json(source))
     if stated.file_ending not in ENDINGS:
         raise BadInput(source, f"field file_ending is {stated.file_ending!r}", f"use one of {', '.join(ENDINGS)}")
-    held_out = describe(_Splits, splits, load_json(splits)).validation if splits.exists() else frozenset()
+    chosen = describe(_Splits, splits, load_json(splits)) if splits.exists() else _Splits()
+    held_out, rank = chosen.validation, {name: place for place, name in enumerate(chosen.order)}
     endings = (stated.file_ending,)
     images, labels = by_channel(image_files(place / "imagesTr", endings)), image_files(place / "labelsTr", endings)
     training = tuple(
@@ -62,7 +64,7 @@ def read(place: Path) -> Dataset:
             unlabelled=name in stated.unlabelled,
             split="validation" if name in held_out else "train",
         )
-        for name, files in images.items()
+        for name, files in sorted(images.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
     )
     more = by_channel(image_files(place / "imagesUn", endings))
     unlabelled = tuple(Case(name, files, unlabelled=True) for name, files in more.items())

@@ -1,0 +1,153 @@
+"""`fheat train DATA`: from a dataset and a handful of labels to a model folder."""
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fheat.cli.main import UsageError, program
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+from fheat.engine.config import TrainConfig, checked, read_config
+from fheat.engine.loop import Look, Run, Stopped
+from fheat.engine.run_folder import RunFolder
+from fheat.errors import BadInput
+
+EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network on a dataset, with few labels (cse) or with all of them (supervised). The run folder gets
+    config.toml, log.jsonl, checkpoints, and the model folders best and final. Interrupted in whatever way, the run goes
+    on with --resume as if nothing had happened.
+
+    Example: fheat train scans --method cse --labelled 4 --out run
+
+    Example: fheat train --resume --out run
+    """
+
+    data: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = None
+    """Dataset folder; see fheat data check."""
+    out: Path = Path("run")
+    """Run folder."""
+    config: Path | None = None
+    """TOML file with settings; what is given here as well wins."""
+    resume: bool = False
+    """Go on with the run in --out; it knows its settings."""
+    method: Literal["cse", "supervised"] | None = None
+    """cse: labelled and unlabelled scans; supervised: labelled ones only. Default cse."""
+    labelled: int | None = None
+    """Use the labels of the first so many training scans; by default of all."""
+    network: str | None = None
+    """Default fheat_seg; see fheat models."""
+    patch_size: tuple[int, int, int] | None = None
+    """Voxels of a crop. Default 112 112 80."""
+    iterations: int | None = None
+    """Default 16000."""
+    warm_up: int | None = None
+    """Iterations in which the rate rises. Default 500."""
+    rate: float | None = None
+    """Learning rate. Default 0.01."""
+    box: Literal["unlabelled", "labelled"] | None = None
+    """What the box of CSE holds. Default unlabelled."""
+    seed: int | None = None
+    """Of weights, crops and everything else. Default 0."""
+    validate_every: int | None = None
+    """Default 1000 iterations."""
+    checkpoint_every: int | None = None
+    """Default 500 iterations."""
+    intensity: Literal["none", "zscore"] | None = None
+    """none for scans that are normalised already. Default zscore."""
+    device: str | None = None
+    """cpu or cuda; a GPU where there is one."""
+    json: bool = False
+    """Print the outcome as JSON."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Train, "train", arguments)
+    config = _config(options)
+    with progress_bar("reading") as show:
+        job = Run(config, options.out, resume=options.resume, device=options.device, reading=show)
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt  # asked twice: do not wait for the iteration
+        received.append(number)
+        job.stop()
+
+    previous = {number: signal.signal(number, stop) for number in EXIT}
+    try:
+        _train(job)
+    except Stopped as stopped:
+        again = f"{program()} train --resume --out {options.out}"
+        print(f"fheat: stopped and saved at iteration {stopped.iteration}; go on with '{again}'", file=sys.stderr)
+        raise SystemExit(EXIT[signal.Signals(received[0])]) from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    outcome = {
+        "run": str(options.out),
+        "iterations": config.iterations,
+        "validation_dice": job.best,
+        "skipped": int(job.step.optimiser.skipped),
+        "gates": {site: gate.strength.item() for site, gate in job.step.gates.items()},
+    }
+    if options.json:
+        print(json.dumps(outcome, indent=1))
+        return
+    best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
+    print(f"{config.iterations} iterations{best}; wrote {options.out / 'final'}; next:")
+    print(f"  {program()} allocation {options.out / 'final'}")
+
+
+def _config(options: Train) -> TrainConfig:
+    names = {field.name for field in fields(options)} & set(TrainConfig.model_fields)
+    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if "data" in given:
+        given["data"] = str(options.data)
+    if options.resume:
+        if given or options.config is not None:
+            raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(given) or 'config'}")
+        if not options.out.is_dir():
+            raise BadInput(options.out, "is not a run folder", "give the --out of the run to go on with")
+        return RunFolder(options.out).config()
+    if options.config is not None:
+        return read_config(options.config, given)
+    if options.data is None:
+        raise UsageError("DATA is missing: give the dataset folder, or --resume")
+    return checked(given, "options")
+
+
+def _train(job: Run) -> None:
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        job.train()
+        return
+    with Live(console=screen, transient=True, refresh_per_second=4) as live:
+        job.watch = lambda look: live.update(_picture(look))
+        job.train()
+
+
+def _picture(look: Look) -> Text:
+    """Show where the run stands, and how far each gate is open."""
+    losses = "  ".join(f"{name} {value:.3f}" for name, value in look.losses.items())
+    best = "" if look.best is None else f"  best Dice {look.best:.4f}"
+    head = f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"
+    gates = "\n".join(
+        f"  {site:<8}{value:8.4f}  {'closed' if value == 0 else '#' * max(1, round(20 * min(value, 1.5)))}"
+        for site, value in look.gates.items()
+    )
+    return Text(f"{head}\n{gates}")

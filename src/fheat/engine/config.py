@@ -1,0 +1,85 @@
+"""Everything that decides a training run, typed, and as TOML on disk."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from fheat.errors import BadInput
+
+Count = Annotated[int, Field(ge=0)]
+Triple = tuple[PositiveInt, PositiveInt, PositiveInt]
+
+
+class TrainConfig(BaseModel):
+    """Settings of a run. The defaults are the paper's; a run folder holds them all in `config.toml`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    data: str
+    """Dataset folder."""
+    method: Literal["cse", "supervised"] = "cse"
+    labelled: PositiveInt | None = None
+    """Use the labels of the first so many training scans; all that have one if None."""
+    network: str = "fheat_seg"
+    network_options: dict[str, str | int | float] = Field(default_factory=dict)
+    patch_size: Triple = (112, 112, 80)
+    box: Literal["unlabelled", "labelled"] = "unlabelled"
+    """What the box of CSE holds; see `fheat.methods.cse`."""
+    batch: PositiveInt = 2
+    """Labelled scans per step, and as many unlabelled ones."""
+    iterations: PositiveInt = 16_000
+    warm_up: Count = 500
+    rate: PositiveFloat = 0.01
+    theta_rate: float = 1.0
+    delta_rate: float = 1.0
+    rational_rate: float = 0.05
+    weight_decay: float = 1e-4
+    clip: PositiveFloat = 1.0
+    """Longest gradient."""
+    intensity: Literal["none", "zscore"] = "zscore"
+    spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    """Millimetres to resample to; the median of the scans where these differ, else as stored, if None."""
+    stride: Triple | None = None
+    """Of the sliding window in validation; half of the patch if None."""
+    validate_every: PositiveInt = 1000
+    checkpoint_every: PositiveInt = 500
+    seed: Count = 0
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """On a GPU; a CPU computes in float32."""
+    deterministic: bool = False
+    """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
+
+    def to_toml(self) -> str:
+        """Return the settings as TOML; what is None is left out."""
+        lines = []
+        for name, value in self.model_dump(mode="json").items():
+            if isinstance(value, dict):
+                value = "{ " + ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items()) + " }"
+                lines.append(f"{name} = {value}")
+            elif value is not None:
+                lines.append(f"{name} = {json.dumps(value)}")
+        return "\n".join(lines) + "\n"
+
+
+def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
+    """Read a TOML file and replace what `overrides` names, or raise `BadInput` naming the field."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
+    return checked(content | overrides, path)
+
+
+def checked(settings: dict[str, Any], source: str | Path) -> TrainConfig:
+    """Return the settings, or raise `BadInput` naming the first that cannot be used."""
+    try:
+        return TrainConfig.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BadInput(source, f"field {field}: {first['msg']}", "see fheat train --help") from None

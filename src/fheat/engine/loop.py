@@ -1,0 +1,210 @@
+"""The training loop: advance, log, validate, save; stop at any moment and go on bit by bit the same."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fheat.data.layouts import open_dataset
+from fheat.data.store import VolumeStore
+from fheat.engine.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from fheat.engine.config import TrainConfig
+from fheat.engine.optimiser import Optimiser, Rates
+from fheat.engine.order import draw_order
+from fheat.engine.run_folder import RunFolder
+from fheat.engine.scans import load_scans
+from fheat.engine.state import restore, state_of
+from fheat.engine.step import Step
+from fheat.engine.validation import validate
+from fheat.inference.windows import Windows
+from fheat.methods.base import Method
+from fheat.methods.cse import CSE
+from fheat.methods.supervised import Supervised
+from fheat.models.card import Card, Intensity, Window
+from fheat.models.folder import save
+from fheat.models.registry import create_model
+
+FLUSH = 50
+"""Iterations between looks at the device."""
+EVERY_ONE = 500
+"""Iterations logged one by one, where the gates decide; later every tenth."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a run is like right now, for whoever watches."""
+
+    iteration: int
+    iterations: int
+    per_second: float
+    losses: Mapping[str, float]
+    gates: Mapping[str, float]
+    best: float | None
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error
+    """A run that was asked to stop has saved its state at this iteration."""
+
+    def __init__(self, iteration: int) -> None:
+        super().__init__(f"stopped at iteration {iteration}")
+        self.iteration = iteration
+
+
+class Run:
+    """One training run in its folder.
+
+    Args:
+        config: see `TrainConfig`.
+        folder: new or empty; with `resume` the folder of a run that was interrupted.
+        device: `cuda` where there is one, else `cpu`.
+        watch: called every `FLUSH` iterations.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: Path,
+        *,
+        resume: bool = False,
+        device: str | None = None,
+        watch: Callable[[Look], None] = lambda look: None,
+        reading: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.config, self.watch = config, watch
+        self.folder = RunFolder(folder)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.dataset = open_dataset(config.data)
+        self.scans = load_scans(self.dataset, config, reading)
+        self.classes = _class_names(self.dataset.labels)
+        self.step = self._build()
+        self.best: float | None = None
+        self.done = self._logged = 0
+        self._stopping = False
+        found = newest_checkpoint(self.folder.checkpoints) if resume else None
+        if found is not None:
+            restore(self.step, found.tensors)
+            self.done = self._logged = found.iteration
+            self.best = found.facts["best"]
+        if resume:
+            self.folder.rewind_log(self.done)
+        else:
+            self.folder.begin(config)
+
+    def train(self) -> Path:
+        """Run to the end and return the folder of the final model."""
+        config, began, first = self.config, time.perf_counter(), self.done
+        while self.done < config.iterations:
+            self.step()
+            self.done += 1
+            at_end = self.done == config.iterations
+            if self.done % FLUSH == 0 or at_end:
+                self._look((self.done - first) / (time.perf_counter() - began))
+            if self.scans.validation and (self.done % config.validate_every == 0 or at_end):
+                self._validate()
+            if self.done % config.checkpoint_every == 0 or at_end or self._stopping:
+                self.checkpoint()
+            if self._stopping and not at_end:
+                raise Stopped(self.done)
+        return self._save("final")
+
+    def stop(self) -> None:
+        """Ask the run to save its state after the iteration it is in, and to raise `Stopped`."""
+        self._stopping = True
+
+    def checkpoint(self) -> Path:
+        """Write the complete state now, the log before it."""
+        self._log()
+        state = Checkpoint(self.done, state_of(self.step), {"best": self.best})
+        return save_checkpoint(self.folder.checkpoints, state)
+
+    def _log(self) -> None:
+        """Log the iterations since the last time."""
+        rows = self.step.history[self._logged : self.done].tolist()
+        lines = (
+            {"iteration": iteration, **dict(zip(self.step.columns, row, strict=True))}
+            for iteration, row in enumerate(rows, start=self._logged + 1)
+        )
+        self.folder.log(line for line in lines if line["iteration"] <= EVERY_ONE or line["iteration"] % 10 == 0)
+        self._logged = self.done
+
+    def _look(self, per_second: float) -> None:
+        """Log, and tell the watcher how the run stands."""
+        self._log()
+        last = dict(zip(self.step.columns, self.step.history[self.done - 1].tolist(), strict=True))
+        gates = {name.removeprefix("D."): value for name, value in last.items() if name.startswith("D.")}
+        losses = {name: last[name] for name in self.step.method.names}
+        self.watch(Look(self.done, self.config.iterations, per_second, losses, gates, self.best))
+
+    def _validate(self) -> None:
+        found = validate(self.step.model, self.scans.validation, self._windows(), len(self.classes))
+        mean = sum(found.values()) / len(found)
+        self.folder.log([{"iteration": self.done, "validation": mean, "cases": found}])
+        if self.best is None or mean > self.best:
+            self.best = mean
+            self._save("best")
+
+    def _save(self, name: str) -> Path:
+        config = self.config
+        windows = self._windows()
+        card = Card(
+            title=f"{config.network}, {config.method}",
+            classes=self.classes,
+            intensity=Intensity(kind=config.intensity),
+            spacing=self.scans.spacing,
+            orientation=self.scans.orientation,
+            window=Window(size=windows.size, stride=windows.stride),
+            data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.images)} scans labelled",
+            training={"iteration": self.done, **config.model_dump(mode="json")},
+            metrics={} if self.best is None else {"validation_dice": self.best},
+        )
+        return save(self.step.model, self.folder.path / name, card, overwrite=True)
+
+    def _windows(self) -> Windows:
+        size = self.config.patch_size
+        half = size[0] // 2, size[1] // 2, size[2] // 2
+        return Windows(size, self.config.stride or half)
+
+    def _build(self) -> Step:
+        config, scans = self.config, self.scans
+        torch.manual_seed(config.seed)
+        if config.deterministic:
+            torch.use_deterministic_algorithms(True)
+        options: dict[str, Any] = dict(config.network_options)
+        model = create_model(config.network, scans.channels, len(self.classes), config.patch_size, **options)
+        method = _method(config)
+        store = VolumeStore(scans.images, scans.labels, config.patch_size)
+        generator = torch.Generator().manual_seed(config.seed)
+        count, rest = scans.labelled, len(scans.images) - scans.labelled
+        orders = (
+            draw_order(count, method.labelled, config.iterations, generator),
+            count + draw_order(rest, method.unlabelled, config.iterations, generator),
+        )
+        model.to(self.device).train()
+        rates = Rates(config.rate, config.theta_rate, config.delta_rate, config.rational_rate)
+        return Step(
+            model,  # type: ignore[arg-type]
+            method.to(self.device),
+            store.to(self.device),
+            orders,
+            Optimiser(model, rates, weight_decay=config.weight_decay, clip=config.clip),
+            patch=config.patch_size,
+            warm_up=config.warm_up,
+            precision=torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32,
+        )
+
+
+def _method(config: TrainConfig) -> Method:
+    if config.method == "supervised":
+        return Supervised(labelled=config.batch)
+    return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box)
+
+
+def _class_names(labels: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return the names of the classes 0, 1, ...; two, background and foreground, where a dataset names none."""
+    if not labels:
+        return "background", "foreground"
+    named = {values[0]: name for name, values in labels.items() if len(values) == 1}
+    return tuple(named.get(value, f"label {value}") for value in range(max(named) + 1))

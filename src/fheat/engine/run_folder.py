@@ -1,0 +1,49 @@
+"""The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/` and `final/`."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fheat.engine.config import TrainConfig, read_config
+from fheat.errors import BadInput
+from fheat.files import write_file
+
+CONFIG, LOG = "config.toml", "log.jsonl"
+
+
+class RunFolder:
+    """Where a run keeps what it is, what it did, and how to go on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    def begin(self, config: TrainConfig) -> None:
+        """Claim an empty or new folder for a run with these settings, or raise `BadInput`."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
+        write_file(self.path / CONFIG, config.to_toml().encode())
+
+    def config(self) -> TrainConfig:
+        """Return the settings of the run that lies here."""
+        return read_config(self.path / CONFIG, {})
+
+    def log(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Append lines to `log.jsonl`."""
+        with open(self.path / LOG, "a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def rewind_log(self, iteration: int) -> None:
+        """Drop what was logged after an iteration: it will be done again."""
+        path = self.path / LOG
+        kept = []
+        if path.exists():
+            for text in path.read_text().splitlines():
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    continue  # cut off by a crash
+                if line["iteration"] <= iteration:
+                    kept.append(text + "\n")
+        write_file(path, "".join(kept).encode())
