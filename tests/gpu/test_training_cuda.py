@@ -1,0 +1,67 @@
+"""Training on a GPU: the captured iteration does what the plain one does, and goes on after a checkpoint."""
+
+import numpy as np
+import pytest
+import torch
+
+from fheat import create_model
+from fheat.data.store import VolumeStore
+from fheat.engine import step as engine_step
+from fheat.engine.optimiser import Optimiser, Rates
+from fheat.engine.order import draw_order
+from fheat.engine.state import restore, state_of
+from fheat.engine.step import Step
+from fheat.methods.cse import CSE
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+PATCH = (48, 48, 32)
+
+
+def build(iterations, precision=torch.float32):
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    images = [rng.normal(size=(60, 56, 40)).astype(np.float32) for _ in range(6)]
+    labels = [(image > 0.5).astype(np.uint8) for image in images]
+    store = VolumeStore(images, labels, PATCH).cuda()
+    model = create_model("fheat_seg", patch_size=PATCH).cuda().train()
+    generator = torch.Generator().manual_seed(0)
+    orders = draw_order(2, 2, iterations, generator), 2 + draw_order(4, 2, iterations, generator)
+    optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=1.0)
+    method = CSE(patch_size=PATCH).cuda()
+    return Step(model, method, store, orders, optimiser, patch=PATCH, warm_up=5, precision=precision)
+
+
+def losses(step, count):
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return step.history[: int(step.iteration)].cpu()
+
+
+def test_the_captured_iteration_is_the_plain_one(monkeypatch):
+    captured = losses(build(12), 12)
+    monkeypatch.setattr(engine_step, "_EAGER", 99)
+    plain = losses(build(12), 12)
+    assert torch.isfinite(captured).all()
+    assert torch.allclose(captured[:6], plain[:6], rtol=2e-2, atol=2e-3)
+    assert torch.allclose(captured[:1], plain[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_it_goes_on_from_a_checkpoint():
+    whole = losses(build(14), 14)
+    first = build(14)
+    losses(first, 7)
+    state = state_of(first)
+    again = build(14)
+    torch.cuda.manual_seed(5)
+    restore(again, state)
+    resumed = losses(again, 7)
+    assert torch.equal(resumed[:7], losses(first, 0)[:7])
+    assert torch.allclose(resumed[7:9], whole[7:9], rtol=5e-2, atol=5e-3)
+
+
+def test_bf16_trains_without_skipping():
+    step = build(40, torch.bfloat16)
+    found = losses(step, 40)
+    assert step.optimiser.skipped == 0
+    assert found[-8:, 0].mean() < found[:8, 0].mean()
