@@ -2,8 +2,11 @@
 
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -290,3 +293,21 @@ def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
         run.train()
         histories.append(run.step.history)
     assert torch.equal(*histories)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):
+    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
+    words += ["--iterations", "100000", "--validate-every", "100000", "--device", "cpu", "--out", str(tmp_path / "run")]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen([sys.executable, "-m", "fheat", *words], stderr=subprocess.PIPE, text=True, env=one_thread)
+    while not (tmp_path / "run" / "log.jsonl").exists():
+        time.sleep(0.05)
+        assert job.poll() is None
+    job.send_signal(number)
+    _, error = job.communicate(timeout=60)
+    assert job.returncode == code
+    found = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert f"stopped and saved at iteration {found.iteration}; go on with" in error
+    assert found.iteration >= 50
