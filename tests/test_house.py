@@ -28,10 +28,11 @@ ROOMS = {
     "inference": {"data", "io", "models", "ops", "allocation", "errors", "files"},
     "metrics": {"io", "errors", "files"},
     "methods": {"models", "data", "ops", "errors"},
-    "engine": {"methods", "models", "data", "inference", "metrics", "ops", "errors", "files"},
+    "engine": {"methods", "models", "data", "inference", "metrics", "io", "ops", "errors", "files"},
     "testing": {"allocation", "ops"},
     "report": {"allocation", "data", "io", "ops"},
     "cli": {
+        "engine",
         "report",
         "metrics",
         "inference",
