@@ -1,9 +1,10 @@
 """CSE (Contextual Synergic Enhancement): one network, consistency of two views, and mixing guided by its attention.
 
 Paper: Light-UNETR with CSE, the protocol the FHEAT-Seg paper keeps unchanged; code released with it. Deliberate
-differences: no blank volumes in the strong pass (there is no batch norm for them to disturb), weak and strong views in
-one forward pass, thresholds, boxes and components as tensor code. `box` chooses between the two conventions for what
-lies inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
+differences: no blank volumes in the strong pass (there is no batch norm for them to disturb); one pass over the weak
+view, without gradients, where the code makes two; one pass over everything that is learned from; thresholds, boxes and
+components as tensor code. `box` chooses between the two conventions for what lies inside the replaced box: the text
+says unlabelled content, the released code puts labelled content there.
 """
 
 from functools import lru_cache
@@ -62,12 +63,18 @@ class CSE(Method):
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
-        count = self.labelled
-        views = torch.cat([batch.images, batch.weak, soft_mask(batch.strong)])
-        logits = model(views).float()
-        supervised = sum(supervised_loss(logits[:count], batch.labels))
-        consistency, accepted = self._consistency(logits[count : 2 * count].detach(), logits[2 * count :])
-        mix = self._mix(model, batch)
+        with torch.no_grad():
+            seen = model.forward_features(batch.weak)
+            weak = seen.logits.float()
+            mask = draw_box(seen.attention, batch.weak.shape[2:])
+            if self.box == "unlabelled":
+                mask = 1 - mask
+            mixture = batch.images * mask + batch.weak * (1 - mask)
+        views = torch.cat([batch.images, soft_mask(batch.strong), mixture])
+        labelled, strong, mixed = model(views).float().split([self.labelled, self.unlabelled, self.labelled])
+        supervised = sum(supervised_loss(labelled, batch.labels))
+        consistency, accepted = self._consistency(weak, strong)
+        mix = mixture_loss(mixed, batch.labels, pseudo_labels(weak), mask)
         total = supervised + self.weights[0] * consistency + self.weights[1] * mix
         return {
             "total": total,
@@ -89,19 +96,14 @@ class CSE(Method):
         loss = (F.cross_entropy(strong, label, reduction="none") * accepted).mean()
         return loss, accepted.mean()
 
-    def _mix(self, model: SegmentationNetwork, batch: Batch) -> Tensor:
-        """Replace a box of high attention by the other kind of scan and segment the mixture."""
-        with torch.no_grad():
-            seen = model.forward_features(batch.weak)
-            background = seen.logits.float().softmax(dim=1)[:, 0]
-            inside = largest_component(background <= 0.5)
-            pseudo = torch.where(inside, 1 + seen.logits[:, 1:].argmax(dim=1), 0)
-            mask = draw_box(seen.attention, batch.weak.shape[2:])
-            if self.box == "unlabelled":
-                mask = 1 - mask
-        mixture = batch.images * mask + batch.weak * (1 - mask)
-        logits = model(mixture).float()
-        return mixture_loss(logits, batch.labels, pseudo, mask)
+
+def pseudo_labels(logits: Tensor) -> Tensor:
+    """Return the largest component of what is foreground with at least one half, (B, X, Y, Z), as classes.
+
+    `logits` (B, K, X, Y, Z). Voxels outside that component are background, 0.
+    """
+    inside = largest_component(logits.softmax(dim=1)[:, 0] <= 0.5)
+    return torch.where(inside, 1 + logits[:, 1:].argmax(dim=1), 0)
 
 
 def mixture_loss(logits: Tensor, labels: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
