@@ -13,6 +13,8 @@ from fheat.ops.gates import gates_of
 
 _EAGER = 3
 """Iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
+_LOOK = 200
+"""Iterations between looks for gates that closed."""
 
 
 class Step:
@@ -49,10 +51,13 @@ class Step:
         )
         self.history = torch.zeros(self.iterations, len(self.columns), device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._ran = 0
+        self._ran = self._calls = 0
 
     def __call__(self) -> None:
         """Advance by one iteration."""
+        self._calls += 1
+        if self._calls % _LOOK == 0:
+            self._let_closed_gates_sleep()
         if self.iteration.device.type != "cuda":
             self._advance()
             return
@@ -72,6 +77,14 @@ class Step:
                 self._advance()
             self._graph.replay()
 
+    def _let_closed_gates_sleep(self) -> None:
+        """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good."""
+        closed = [gate for gate in self.gates.values() if not gate.asleep and not gate.retired and gate.closed]
+        for gate in closed:
+            gate.sleep()
+        if closed:
+            self._graph = None
+
     def _advance(self) -> None:
         batch = self._batch()
         self.optimiser.zero_grad()
@@ -80,6 +93,10 @@ class Step:
         ):
             losses = self.method.losses(self.model, batch)
         losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
+        for gate in self.gates.values():
+            if gate.asleep:  # what its transform would have sent back: the optimiser's moments go on as if it had
+                for parameter in gate.parameters():
+                    parameter.grad = torch.zeros_like(parameter)
         factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up)
         norm = self.optimiser.step(factor)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fheat.ops import kernels
+
 ROUNDS = 10
 """Each round joins every component with its largest neighbour and flattens the tree four levels deep, so the number of
 parts shrinks at least by half and usually by far more; masks of a million voxels need four to six."""
@@ -19,6 +21,10 @@ def largest_component(masks: Tensor, rounds: int = ROUNDS) -> Tensor:
     batch, count = len(masks), masks[0].numel()
     if count >= 2**24:
         raise ValueError(f"masks have {count:,} voxels: at most {2**24 - 1:,} can be numbered")
+    if kernels.usable(masks):
+        from fheat.ops.kernels.components import largest_component as fused  # Triton takes a second to import
+
+        return fused(masks, rounds)
     inside = masks[:, None].float()
     numbers = torch.arange(count + 1, dtype=torch.float32, device=masks.device).expand(batch, -1)
     roots = numbers[:, 1:].view_as(inside) * inside

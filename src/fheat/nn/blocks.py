@@ -1,10 +1,15 @@
 """The repeated blocks of the FHEAT networks, from one residual pair up to a stage with its gate."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 from torch import Tensor, nn
 
 from fheat.nn.fheat import FHEAT
+from fheat.nn.fused import fusable, run_fused
 from fheat.nn.mixers import Mixer, mixer
 from fheat.nn.norm import one_group
+from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 
 
@@ -23,6 +28,14 @@ class FHEATBlock(nn.Module):
         y = self.fheat(x, gate)
         x = x + self.fheat_norm(y)
         return x + self.mixer_norm(self.mixer(x)), y
+
+    def fheat_parameters(self) -> Iterator[Tensor]:
+        """Of the first half: depthwise, projection, norm, output, norm behind it; weight before bias."""
+        return chain(self.fheat.parameters(), self.fheat_norm.parameters())
+
+    def mixer_parameters(self) -> Iterator[Tensor]:
+        """Of the second half: norm, first product, activation, second product, norm behind it."""
+        return chain(self.mixer.parameters(), self.mixer_norm.parameters())
 
 
 class LightBlock(nn.Module):
@@ -52,6 +65,7 @@ class FHEATStage(nn.Module):
     def __init__(self, channels: int, depth: int, gate: FractionalHeat, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
         self.gate = gate
+        self.plain = kind != "kan" or ratio != 1
         self.blocks = nn.ModuleList(LightBlock(channels, kind=kind, ratio=ratio) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,6 +78,8 @@ class FHEATStage(nn.Module):
         return x, y.detach().abs().mean(dim=1, keepdim=True)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.plain and kernels.usable(x) and fusable(self):
+            return run_fused(x, self.blocks, self.gate)
         y = x
         for block in self.blocks:
             x, y = block(x, self.gate)

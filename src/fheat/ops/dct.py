@@ -28,21 +28,21 @@ Transform = Literal["auto", "product", "split", "fft"]
 ExactTransform = Literal["product", "split", "fft"]
 
 
-def dct(x: Tensor, *, dims: int = 3, transform: Transform = "auto") -> Tensor:
-    """Orthonormal DCT-II over the last `dims` axes.
+def dct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_last: bool = False) -> Tensor:
+    """Orthonormal DCT-II over the last `dims` axes, or with `channels_last` over those before the last.
 
-    Shapes: (..., *grid) -> (..., *grid). Half precision is computed and returned in float32, also under autocast.
+    Shapes: (..., *grid) or (..., *grid, C) -> the same. Half precision is computed and returned in float32, also under autocast.
 
     >>> x = torch.ones(1, 1, 4, 4, 4)
     >>> float(dct(x)[0, 0, 0, 0, 0])
     8.0
     """
-    return _every_axis(x, dims, transform, inverse=False)
+    return _every_axis(x, dims, transform, channels_last, inverse=False)
 
 
-def idct(x: Tensor, *, dims: int = 3, transform: Transform = "auto") -> Tensor:
+def idct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_last: bool = False) -> Tensor:
     """Inverse of `dct`: `idct(dct(x)) == x` up to rounding. Same shapes and precision rules."""
-    return _every_axis(x, dims, transform, inverse=True)
+    return _every_axis(x, dims, transform, channels_last, inverse=True)
 
 
 def transform_axis(x: Tensor, axis: int, transform: ExactTransform, *, inverse: bool = False) -> Tensor:
@@ -96,18 +96,20 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _every_axis(x: Tensor, dims: int, transform: Transform, *, inverse: bool) -> Tensor:
+def _every_axis(x: Tensor, dims: int, transform: Transform, channels_last: bool, *, inverse: bool) -> Tensor:
     if not x.is_floating_point():
         raise TypeError(f"x has dtype {x.dtype}: the transform needs a floating tensor, call x.float()")
-    if not 1 <= dims <= x.ndim:
-        raise ValueError(f"dims={dims} does not fit x of shape {tuple(x.shape)}: use 1..{x.ndim}")
-    if 0 in x.shape[-dims:]:
-        raise ValueError(f"x has an empty axis in its grid {tuple(x.shape[-dims:])}: every length must be at least 1")
+    last = x.ndim - channels_last
+    if not 1 <= dims <= last:
+        raise ValueError(f"dims={dims} does not fit x of shape {tuple(x.shape)}: use 1..{last}")
+    grid = tuple(x.shape[last - dims : last])
+    if 0 in grid:
+        raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
     with _without_autocast(x):
         x = x.to(compute_dtype(x))
         if x.numel() == 0:  # an empty batch; FFT libraries refuse it
             return x
-        for axis in range(-1, -dims - 1, -1):
+        for axis in range(-1 - channels_last, -1 - channels_last - dims, -1):
             length = x.shape[axis]
             if length > 1:
                 x = transform_axis(x, axis, transform_for(length, x.device.type, transform), inverse=inverse)

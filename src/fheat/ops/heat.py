@@ -77,6 +77,7 @@ class FractionalHeat(nn.Module):
         self._order = par.order(alpha, initial_theta)
         self._amount = par.amount(strength)
         self._retired_alpha: float | None = None
+        self.asleep = False
         self._initial_theta = float(initial_theta)
         start = par.checked_number("initial_strength", initial_strength, low=0.0, high=1e30)
         # A gate frozen at zero never reads its order.
@@ -129,6 +130,15 @@ class FractionalHeat(nn.Module):
             )
         self.bypass(self.alpha.item())
 
+    def sleep(self) -> None:
+        """Skip the transform of a closed gate while training goes on: zero is absorbing, so nothing changes.
+
+        Parameters stay. Only `set_strength` and loading other values into a new gate can open it again.
+        """
+        if not self.closed:
+            raise ValueError(f"the gate is open (D = {self.strength.item():.4g}): only a closed gate can sleep")
+        self.asleep = True
+
     def bypass(self, alpha: float) -> None:
         """Remove the gate from the graph whatever its strength, remembering `alpha`. Only `retire` is exact."""
         self._retired_alpha = alpha
@@ -142,6 +152,7 @@ class FractionalHeat(nn.Module):
         if self.delta is None:
             self._amount = par.amount(value)
         else:
+            self.asleep = False
             with torch.no_grad():
                 self.delta.fill_(self._amount.inverse(value))
 
@@ -169,13 +180,18 @@ class FractionalHeat(nn.Module):
             return torch.ones(grid, device=like.device)
         return self._multiplier(grid, like)[0]
 
+    def response(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None] | None:
+        """Return the multiplier, shape `grid`, and the 0-d flag "closed" (None where it cannot be), both on the
+        device of `like`; None where the gate passes its input on and no transform is needed."""
+        return None if self._always_closed or self.asleep else self._multiplier(grid, like)
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gate to (N, C, *grid) or (C, *grid)."""
         self._check_input(x)
-        if self._always_closed:
+        response = self.response(tuple(map(int, x.shape[-self.dims :])), x)
+        if response is None:
             return x
-        grid = tuple(map(int, x.shape[-self.dims :]))
-        multiplier, closed = self._multiplier(grid, x)
+        multiplier, closed = response
         spectrum = dct(x, dims=self.dims, transform=self.transform)
         y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
         return y if closed is None else torch.where(closed, x, y)

@@ -1,0 +1,175 @@
+"""Kernels of FHEAT around its gate: what comes before T, what comes after, and their gradients."""
+
+import triton
+import triton.language as tl
+
+from fheat.ops.kernels.tiles import (
+    add_moments,
+    depthwise_tile,
+    norm_backward,
+    product,
+    read_moments,
+    read_sums,
+    sigmoid,
+)
+
+
+@triton.jit
+def project_forward(
+    x, depthwise, depthwise_bias, weight, bias, value_out, gate_out, moments, X, Y, Z, span,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """[v, g] = W(depthwise(x) + b) + bias, and the moments of v."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    voxels = X * Y * Z
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    into = channel[None, :] * C + channel[:, None]
+    value_weight = tl.load(weight + into, mask=square, other=0.0)
+    gate_weight = tl.load(weight + C * C + into, mask=square, other=0.0)
+    value_bias = tl.load(bias + channel, mask=valid, other=0.0)[None, :]
+    gate_bias = tl.load(bias + C + channel, mask=valid, other=0.0)[None, :]
+    local_bias = tl.load(depthwise_bias + channel, mask=valid, other=0.0)[None, :]
+    count, centre, squares = 0.0, 0.0, 0.0
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
+        value = product(local, value_weight, DOT) + value_bias
+        tl.store(value_out + place, value, mask=keep)
+        tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+    tl.store(moments + (sample * SPLITS + part) * 2, centre)
+    tl.store(moments + (sample * SPLITS + part) * 2 + 1, squares)
+
+
+@triton.jit
+def gated_forward(
+    t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """out = W (silu(g) norm(t)) + bias, and the moments of out."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    matrix = tl.load(weight + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
+    add = tl.load(bias + channel, mask=valid, other=0.0)[None, :]
+    count, centre, squares = 0.0, 0.0, 0.0
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
+        gate = tl.load(g + place, mask=keep, other=0.0)
+        value = product(gate * sigmoid(gate) * (normal * factor + offset), matrix, DOT) + add
+        tl.store(out + place, value, mask=keep)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+    tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
+    tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+
+
+@triton.jit
+def gated_backward(
+    slope, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_slope, gate_slope, sums,
+    partial, width, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """From slope = dL/dnorm(y), y the output of FHEAT, to dL/dnorm(t), dL/dg, and the gradients of parameters.
+
+    Rows of `partial` begin with W, bias, scale, shift.
+    """
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    onto = channel[:, None] * C + channel[None, :]
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
+    first, second = read_sums(y_sums, sample, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    y_factor = tl.load(y_scale + channel, mask=valid, other=0.0)[None, :]
+    weight_slope = tl.zeros([CP, CP], tl.float32)
+    bias_slope = tl.zeros([CP], tl.float32)
+    scale_slope = tl.zeros([CP], tl.float32)
+    shift_slope = tl.zeros([CP], tl.float32)
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        keep = (voxel < voxels)[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
+        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
+        after = tl.where(keep, after, 0.0)
+        inner = product(after, tl.load(weight + onto, mask=square, other=0.0), DOT)
+        normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
+        normal = tl.where(keep, normal, 0.0)
+        scaled = normal * factor + offset
+        gate = tl.load(g + place, mask=keep, other=0.0)
+        soft = sigmoid(gate)
+        swish = gate * soft
+        weight_slope += product(tl.trans(after), swish * scaled, DOT)
+        bias_slope += tl.sum(after, axis=0)
+        value = inner * swish
+        scale_slope += tl.sum(value * normal, axis=0)
+        shift_slope += tl.sum(value, axis=0)
+        tl.store(normal_slope + place, value, mask=keep)
+        tl.store(gate_slope + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
+    program = sample * SPLITS + part
+    factor1 = tl.load(scale + channel, mask=valid, other=0.0)
+    tl.store(sums + program * 2, tl.sum(factor1 * shift_slope))
+    tl.store(sums + program * 2 + 1, tl.sum(factor1 * scale_slope))
+    row = partial + program * width
+    tl.store(row + onto, weight_slope, mask=square)
+    row += C * C
+    tl.store(row + channel, bias_slope, mask=valid)
+    tl.store(row + C + channel, scale_slope, mask=valid)
+    tl.store(row + 2 * C + channel, shift_slope, mask=valid)
+
+
+@triton.jit
+def project_backward(
+    value_slope, gate_slope, x, depthwise, depthwise_bias, weight, out, partial, width, at, X, Y, Z, span,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """From dL/dv and dL/dg to dL/d(depthwise(x) + b); W and bias into rows of `partial` from `at` on."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    voxels = X * Y * Z
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    onto = channel[:, None] * C + channel[None, :]
+    local_bias = tl.load(depthwise_bias + channel, mask=valid, other=0.0)[None, :]
+    value_weight_slope = tl.zeros([CP, CP], tl.float32)
+    gate_weight_slope = tl.zeros([CP, CP], tl.float32)
+    value_bias_slope = tl.zeros([CP], tl.float32)
+    gate_bias_slope = tl.zeros([CP], tl.float32)
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
+        dv = tl.load(value_slope + place, mask=keep, other=0.0)
+        dg = tl.load(gate_slope + place, mask=keep, other=0.0)
+        value_weight_slope += product(tl.trans(dv), local, DOT)
+        gate_weight_slope += product(tl.trans(dg), local, DOT)
+        value_bias_slope += tl.sum(dv, axis=0)
+        gate_bias_slope += tl.sum(dg, axis=0)
+        value = product(dv, tl.load(weight + onto, mask=square, other=0.0), DOT)
+        value += product(dg, tl.load(weight + C * C + onto, mask=square, other=0.0), DOT)
+        tl.store(out + place, value, mask=keep)
+    row = partial + (sample * SPLITS + part) * width + at
+    tl.store(row + onto, value_weight_slope, mask=square)
+    tl.store(row + C * C + onto, gate_weight_slope, mask=square)
+    row += 2 * C * C
+    tl.store(row + channel, value_bias_slope, mask=valid)
+    tl.store(row + C + channel, gate_bias_slope, mask=valid)

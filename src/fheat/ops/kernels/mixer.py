@@ -1,0 +1,90 @@
+"""x + norm(KAN3D(x)) by fused kernels: the second half of an FHEAT block.
+
+The plain twin is `fheat.nn.blocks.FHEATBlock`. Tensors are (N, X, Y, Z, C), float32, contiguous.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fheat.ops.kernels import mixer_kernels, norm_kernels
+from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
+
+
+class MixerWeights(NamedTuple):
+    """Parameters of one KAN3D mixer of ratio 1 and the norm behind it, as their modules hold them."""
+
+    norm: Tensor
+    norm_bias: Tensor
+    first: Tensor
+    first_bias: Tensor
+    numerator: Tensor
+    denominator: Tensor
+    second: Tensor
+    second_bias: Tensor
+    after: Tensor
+    after_bias: Tensor
+
+
+def mixer_half(x: Tensor, moments: Tensor, weights: MixerWeights, eps: float = 1e-5) -> Tensor:
+    """Return x + norm(KAN3D(x)); `moments` are those of x."""
+    out: Tensor = _MixerHalf.apply(x, moments, eps, operand_type(x), *weights)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _MixerHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, moments: Tensor, eps: float, dot: str, *weights: Tensor) -> Tensor:
+        w = MixerWeights(*weights)
+        samples, *grid, channels = x.shape
+        plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
+        shape, splits = plan.shape, plan.splits
+        y, after = torch.empty_like(x), torch.empty_like(x)
+        y_moments, after_moments = pairs(plan, x), pairs(plan, x)
+        mixer_kernels.mixer_forward[plan.grid](
+            x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator, w.denominator, w.second,
+            w.second_bias, y, y_moments, plan.voxels, plan.span, eps,
+            **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+        )  # fmt: skip
+        norm_kernels.residual_norm[plan.grid](
+            x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
+            **shape, SPLITS=splits, ADD=True,
+        )  # fmt: skip
+        ctx.save_for_backward(x, moments, y, y_moments, *weights)
+        ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
+        return after
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, moments, y, y_moments, *weights = ctx.saved_tensors
+        w, plan, eps, dot = MixerWeights(*weights), ctx.plan, ctx.eps, ctx.dot
+        c, shape, splits = plan.channels, plan.shape, plan.splits
+        sizes = [c * c, c * c, c, c, c, c, 6, w.denominator.numel(), c, c]
+        width = sum(sizes)
+        partial = partials(plan, width, x)
+        y_sums, sums = pairs(plan, x), pairs(plan, x)
+        slope = slope.contiguous()
+        normal_slope, x_slope = torch.empty_like(x), torch.empty_like(x)
+        norm_kernels.norm_sums[plan.grid](
+            slope, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
+            **shape, SPLITS=splits,
+        )  # fmt: skip
+        mixer_kernels.mixer_backward[plan.grid](
+            slope, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator,
+            w.denominator, w.second, normal_slope, sums, partial, width, plan.voxels, plan.span, eps,
+            **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+        )  # fmt: skip
+        norm_kernels.norm_gradient[plan.grid](
+            slope, normal_slope, x, moments, sums, w.norm, x_slope, plan.voxels, plan.span, eps,
+            **shape, SPLITS=splits, ADD=True,
+        )  # fmt: skip
+        found = dict(zip(
+            ("first", "second", "first_bias", "second_bias", "norm", "norm_bias", "numerator", "denominator", "after",
+             "after_bias"),
+            partial.sum(dim=0).split(sizes), strict=True,
+        ))  # fmt: skip
+        gradients = (found[name].view_as(value) for name, value in zip(MixerWeights._fields, weights, strict=True))
+        return x_slope, None, None, None, *gradients

@@ -1,0 +1,143 @@
+"""Kernels of the channel mixer: norm, product, rational function, product; and their gradients in one pass."""
+
+import triton
+import triton.language as tl
+
+from fheat.ops.kernels.tiles import add_moments, norm_backward, product, rational_terms, read_moments, read_sums
+
+
+@triton.jit
+def mixer_forward(
+    x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2, bias2, out, out_moments,
+    voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """out = W2 F(W1 norm(x) + b1) + b2, and the moments of out."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    first = tl.load(weight1 + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
+    second = tl.load(weight2 + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
+    add1 = tl.load(bias1 + channel, mask=valid, other=0.0)[None, :]
+    add2 = tl.load(bias2 + channel, mask=valid, other=0.0)[None, :]
+    count, centre, squares = 0.0, 0.0, 0.0
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
+        h = product(tl.where(keep, normal * factor + offset, 0.0), first, DOT) + add1
+        above, below, _, _ = rational_terms(h, numerator, denominator, channel * GROUPS // C, valid)
+        value = product(above / (1.0 + tl.abs(below)), second, DOT) + add2
+        tl.store(out + place, value, mask=keep)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+    tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
+    tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+
+
+@triton.jit
+def mixer_backward(
+    slope, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2,
+    out, sums, partial, width, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """From slope = dL/dnorm(y), y the mixer's output, to out = dL/dnorm(x), and to the gradients of its parameters.
+
+    Rows of `partial`: W1, W2, b1, b2, scale, shift, numerator (6), denominator (GROUPS x 4), then what others add.
+    """
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    group = channel * GROUPS // C
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
+    first, second = read_sums(y_sums, sample, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    y_factor = tl.load(y_scale + channel, mask=valid, other=0.0)[None, :]
+    add1 = tl.load(bias1 + channel, mask=valid, other=0.0)[None, :]
+    into = channel[None, :] * C + channel[:, None]
+    onto = channel[:, None] * C + channel[None, :]
+    slope1 = tl.zeros([CP, CP], tl.float32)
+    slope2 = tl.zeros([CP, CP], tl.float32)
+    bias1_slope = tl.zeros([CP], tl.float32)
+    bias2_slope = tl.zeros([CP], tl.float32)
+    scale_slope = tl.zeros([CP], tl.float32)
+    shift_slope = tl.zeros([CP], tl.float32)
+    a0, a1, a2, a3, a4, a5 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    b1 = tl.zeros([CP], tl.float32)
+    b2 = tl.zeros([CP], tl.float32)
+    b3 = tl.zeros([CP], tl.float32)
+    b4 = tl.zeros([CP], tl.float32)
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        keep = (voxel < voxels)[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
+        scaled = tl.where(keep, normal * factor + offset, 0.0)
+        h = product(scaled, tl.load(weight1 + into, mask=square, other=0.0), DOT) + add1
+        above, below, above_slope, below_slope = rational_terms(h, numerator, denominator, group, valid)
+        inverse = 1.0 / (1.0 + tl.abs(below))
+        active = above * inverse
+        sign = tl.where(below < 0, -1.0, 1.0)
+        y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
+        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
+        after = tl.where(keep, after, 0.0)
+        bias2_slope += tl.sum(after, axis=0)
+        slope2 += product(tl.trans(after), active, DOT)
+        inner = product(after, tl.load(weight2 + onto, mask=square, other=0.0), DOT)
+        inner = tl.where(keep, inner, 0.0)
+        up = inner * inverse
+        down = -up * active * sign
+        a0 += tl.sum(up)
+        a1 += tl.sum(up * h)
+        a2 += tl.sum(up * h * h)
+        a3 += tl.sum(up * h * h * h)
+        a4 += tl.sum(up * h * h * h * h)
+        a5 += tl.sum(up * h * h * h * h * h)
+        b1 += tl.sum(down * h, axis=0)
+        b2 += tl.sum(down * h * h, axis=0)
+        b3 += tl.sum(down * h * h * h, axis=0)
+        b4 += tl.sum(down * h * h * h * h, axis=0)
+        before = up * above_slope + down * below_slope
+        bias1_slope += tl.sum(before, axis=0)
+        slope1 += product(tl.trans(before), scaled, DOT)
+        value = product(before, tl.load(weight1 + onto, mask=square, other=0.0), DOT)
+        scale_slope += tl.sum(value * tl.where(keep, normal, 0.0), axis=0)
+        shift_slope += tl.sum(value, axis=0)
+        tl.store(out + place, value, mask=keep)
+    program = sample * SPLITS + part
+    factor1 = tl.load(scale + channel, mask=valid, other=0.0)
+    tl.store(sums + program * 2, tl.sum(factor1 * shift_slope))
+    tl.store(sums + program * 2 + 1, tl.sum(factor1 * scale_slope))
+    row = partial + program * width
+    tl.store(row + onto, slope1, mask=square)
+    tl.store(row + C * C + onto, slope2, mask=square)
+    row += 2 * C * C
+    tl.store(row + channel, bias1_slope, mask=valid)
+    tl.store(row + C + channel, bias2_slope, mask=valid)
+    tl.store(row + 2 * C + channel, scale_slope, mask=valid)
+    tl.store(row + 3 * C + channel, shift_slope, mask=valid)
+    row += 4 * C
+    tl.store(row, a0)
+    tl.store(row + 1, a1)
+    tl.store(row + 2, a2)
+    tl.store(row + 3, a3)
+    tl.store(row + 4, a4)
+    tl.store(row + 5, a5)
+    row += 6
+    for one in tl.static_range(GROUPS):
+        mine = group == one
+        tl.store(row + 4 * one, tl.sum(tl.where(mine, b1, 0.0)))
+        tl.store(row + 4 * one + 1, tl.sum(tl.where(mine, b2, 0.0)))
+        tl.store(row + 4 * one + 2, tl.sum(tl.where(mine, b3, 0.0)))
+        tl.store(row + 4 * one + 3, tl.sum(tl.where(mine, b4, 0.0)))

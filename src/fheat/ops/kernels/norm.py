@@ -1,0 +1,49 @@
+"""Norm with one group by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fheat.ops.kernels import norm_kernels
+from fheat.ops.kernels.launch import pairs, partials, tiling
+
+
+def one_group_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
+    """Return (x - mean) / sqrt(variance + eps) * scale + shift, moments over each sample, parameters per channel."""
+    out: Tensor = _OneGroupNorm.apply(x, scale, shift, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _OneGroupNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+        samples, *grid, channels = x.shape
+        plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
+        out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
+        ends = plan.voxels, plan.span
+        norm_kernels.find_moments[plan.grid](x, moments, *ends, **plan.shape, SPLITS=plan.splits)
+        norm_kernels.residual_norm[plan.grid](
+            x, x, moments, scale, shift, out, out_moments, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
+        )
+        ctx.save_for_backward(x, moments, scale)
+        ctx.plan, ctx.eps = plan, eps
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, moments, scale = ctx.saved_tensors
+        plan, eps = ctx.plan, ctx.eps
+        slope = slope.contiguous()
+        sums, partial, out = pairs(plan, x), partials(plan, 2 * plan.channels, x), torch.empty_like(x)
+        ends = plan.voxels, plan.span
+        norm_kernels.norm_sums[plan.grid](
+            slope, x, moments, scale, sums, partial, 2 * plan.channels, 0, *ends, eps, **plan.shape, SPLITS=plan.splits
+        )
+        norm_kernels.norm_gradient[plan.grid](
+            slope, slope, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
+        )
+        scale_slope, shift_slope = partial.sum(dim=0).chunk(2)
+        return out, scale_slope, shift_slope, None

@@ -1,0 +1,105 @@
+"""Kernels of the one-group norm: residual add, the sums its gradient needs, the gradient itself."""
+
+import triton
+import triton.language as tl
+
+from fheat.ops.kernels.tiles import add_moments, norm_backward, read_moments, read_sums
+
+
+@triton.jit
+def residual_norm(
+    x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """out = norm(y), plus x and with the moments of out where ADD."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    count, centre, squares = 0.0, 0.0, 0.0
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
+        if ADD:
+            value += tl.load(x + place, mask=keep, other=0.0)
+            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        tl.store(out + place, value, mask=keep)
+    if ADD:
+        tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
+        tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+
+
+@triton.jit
+def find_moments(
+    x, moments, voxels, span,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Moments of x."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    count, centre, squares = 0.0, 0.0, 0.0
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        rows = voxel < voxels
+        keep = rows[:, None] & (channel < C)[None, :]
+        value = tl.load(x + (sample * voxels + voxel)[:, None] * C + channel[None, :], mask=keep, other=0.0)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+    tl.store(moments + (sample * SPLITS + part) * 2, centre)
+    tl.store(moments + (sample * SPLITS + part) * 2 + 1, squares)
+
+
+@triton.jit
+def norm_sums(
+    slope, y, moments, scale, sums, partial, width, at, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Of slope = dL/dnorm(y): the sums its gradient needs, and the gradients of scale and shift at `at` of `partial`."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    scale_slope = tl.zeros([CP], tl.float32)
+    shift_slope = tl.zeros([CP], tl.float32)
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        keep = (voxel < voxels)[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        scale_slope += tl.sum(gradient * normal, axis=0)
+        shift_slope += tl.sum(gradient, axis=0)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)
+    program = sample * SPLITS + part
+    tl.store(sums + program * 2, tl.sum(factor * shift_slope))
+    tl.store(sums + program * 2 + 1, tl.sum(factor * scale_slope))
+    tl.store(partial + program * width + at + channel, scale_slope, mask=valid)
+    tl.store(partial + program * width + at + C + channel, shift_slope, mask=valid)
+
+
+@triton.jit
+def norm_gradient(
+    residual, slope, y, moments, sums, scale, out, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """out = dL/dy from slope = dL/dnorm(y); plus `residual` where ADD."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    first, second = read_sums(sums, sample, SPLITS)
+    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    for start in range(part * span, part * span + span, BLOCK):
+        voxel = start + tl.arange(0, BLOCK)
+        keep = (voxel < voxels)[:, None] & valid[None, :]
+        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        value = norm_backward(gradient, normal, factor, deviation, first, second, voxels.to(tl.float32) * C)
+        if ADD:
+            value += tl.load(residual + place, mask=keep, other=0.0)
+        tl.store(out + place, value, mask=keep)
