@@ -95,19 +95,23 @@ class Run:
 
     def train(self) -> Path:
         """Run to the end and return the folder of the final model."""
-        config, began, first = self.config, time.perf_counter(), self.done
+        config, first, began = self.config, self.done, time.perf_counter()
         while self.done < config.iterations:
             self.step()
             self.done += 1
             at_end = self.done == config.iterations
-            if self.done % FLUSH == 0 or at_end:
-                self._look((self.done - first) / (time.perf_counter() - began))
-            if self.scans.validation and (self.done % config.validate_every == 0 or at_end):
+            validating = bool(self.scans.validation) and (self.done % config.validate_every == 0 or at_end)
+            saving = self.done % config.checkpoint_every == 0 or at_end or self._stopping
+            if not (validating or saving or self.done % FLUSH == 0):
+                continue
+            self._look(first, began)
+            if validating:
                 self._validate()
-            if self.done % config.checkpoint_every == 0 or at_end or self._stopping:
+            if saving:
                 self.checkpoint()
             if self._stopping and not at_end:
                 raise Stopped(self.done)
+            first, began = self.done, time.perf_counter()
         return self._save("final")
 
     def stop(self) -> None:
@@ -130,9 +134,12 @@ class Run:
         self.folder.log(line for line in lines if line["iteration"] <= EVERY_ONE or line["iteration"] % 10 == 0)
         self._logged = self.done
 
-    def _look(self, per_second: float) -> None:
-        """Log, and tell the watcher how the run stands."""
-        self._log()
+    def _look(self, first: int, began: float) -> None:
+        """Log, and tell the watcher how the run stands; iterations from `first` on have taken since `began`."""
+        self._log()  # waits for the device
+        per_second = (self.done - first) / (time.perf_counter() - began)
+        skipped = int(self.step.optimiser.skipped)
+        self.folder.log([{"iteration": self.done, "per_second": round(per_second, 3), "skipped": skipped}])
         last = dict(zip(self.step.columns, self.step.history[self.done - 1].tolist(), strict=True))
         gates = {name.removeprefix("D."): value for name, value in last.items() if name.startswith("D.")}
         losses = {name: last[name] for name in self.step.method.names}
