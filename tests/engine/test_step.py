@@ -10,10 +10,11 @@ from torch import nn
 
 from fheat import create_model
 from fheat.data.intensity import zscore
+from fheat.data.pack import pack_all
 from fheat.data.phantom import phantom
 from fheat.data.store import VolumeStore
 from fheat.engine.optimiser import Optimiser, Rates, parameters_by_rate
-from fheat.engine.order import draw_order
+from fheat.engine.order import draw_order, draw_places
 from fheat.engine.schedule import rate_factor, released_rate
 from fheat.engine.step import Step
 from fheat.methods.cse import CSE
@@ -26,12 +27,15 @@ PATCH = (32, 32, 32)
 def build(method, iterations, seed=0, clip=1.0):
     torch.manual_seed(seed)
     scans = [phantom(index, (36, 36, 36), geometry="canonical") for index in range(5)]
-    store = VolumeStore([zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans], PATCH)
+    images, labels = [zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans]
+    store = VolumeStore(pack_all(images, labels, PATCH))
     model = create_model("fheat_seg", patch_size=PATCH).train()
     generator = torch.Generator().manual_seed(seed)
     orders = draw_order(2, 2, iterations, generator), 2 + draw_order(3, method.unlabelled, iterations, generator)
+    places = tuple(draw_places(order.shape[1], iterations, generator) for order in orders)
     optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=clip)
-    return Step(model, method, store, orders, optimiser, patch=PATCH, warm_up=2, precision=torch.float32)
+    settings = {"places": places, "patch": PATCH, "warm_up": 2, "precision": torch.float32}
+    return Step(model, method, store, orders, optimiser, **settings)
 
 
 def test_rates_rise_then_fall_to_zero():
