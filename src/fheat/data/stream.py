@@ -65,6 +65,7 @@ class CropStream:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="crops")
         if self._on_gpu:
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._side.wait_stream(torch.cuda.current_stream(device))  # the slots may be memory that was in use
             self._sent = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
             self._used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
 
