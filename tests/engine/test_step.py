@@ -16,6 +16,7 @@ from fheat.data.store import VolumeStore
 from fheat.engine.optimiser import Optimiser, Rates, parameters_by_rate
 from fheat.engine.order import draw_order, draw_places
 from fheat.engine.schedule import rate_factor, released_rate
+from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised, region_targets
@@ -157,3 +158,37 @@ def test_region_targets():
     losses = method.losses(model, Batch(images, torch.randint(4, (1, *PATCH)), images[:0], images[:0]))
     assert losses["total"].item() == pytest.approx(losses["ce"].item() + losses["dice"].item())
     assert np.isfinite(losses["total"].item())
+
+
+class Taught(Supervised):
+    """Supervised training that pulls a network to its teacher."""
+
+    needs_teacher = True
+
+    def losses(self, model, batch):
+        found = super().losses(model, batch)
+        with torch.no_grad():
+            target = self.teacher.network(batch.images)
+        return found | {"total": found["total"] + 0.01 * (model(batch.images) - target).square().mean()}
+
+
+def test_a_teacher_follows_and_is_part_of_the_state():
+    whole = build(Taught(), 4)
+    start = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    whole()
+    pairs = list(zip(whole.method.teacher.network.parameters(), whole.model.parameters(), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+    first = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    assert not all(torch.equal(one, other) for one, other in zip(start, first, strict=True))
+    whole()
+    for (taught, learned), before in zip(pairs, first, strict=True):
+        assert torch.allclose(taught, (before + learned) / 2, rtol=1e-5, atol=1e-7)
+    state = state_of(whole)
+    assert sum(name.startswith("method.teacher.") for name in state) >= len(pairs)
+    whole()
+    whole()
+    again = build(Taught(), 4)
+    restore(again, state)
+    again()
+    again()
+    assert torch.equal(whole.history, again.history)

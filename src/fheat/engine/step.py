@@ -10,6 +10,7 @@ from fheat.data.stream import HostStore
 from fheat.engine.optimiser import Optimiser
 from fheat.engine.schedule import rate_factor
 from fheat.methods.base import Batch, Method
+from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
 
@@ -46,6 +47,8 @@ class Step:
         self.crops = [
             store.crops(cases, where, patch) for cases, where in zip(orders, places, strict=True) if cases.shape[1]
         ]
+        if method.needs_teacher:
+            method.teacher = MeanTeacher(model)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         self.gates = gates_of(model)
         self.columns = (
@@ -91,6 +94,8 @@ class Step:
         losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
         factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up)
         norm = self.optimiser.step(factor)
+        if self.method.needs_teacher:
+            self.method.teacher.follow(self.model, self.iteration)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
         for gate in self.gates.values():
             values += [gate.strength.detach(), gate.alpha.detach()]
