@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fheat.data.store import VolumeStore
+from fheat.data.pack import all_coded, bytes_together, pack, pack_all
+from fheat.data.store import VolumeStore, corners_at
+from fheat.data.stream import HostStore
 
 PATCH = (8, 6, 5)
 
@@ -28,11 +30,11 @@ def padded(volume):
 @pytest.mark.parametrize("channels", [None, 1, 3])
 def test_crops_equal_slices(levels, channels):
     images, labels = volumes(levels, channels)
-    store = VolumeStore(images, labels, PATCH)
+    store = VolumeStore(pack_all(images, labels, PATCH))
     assert store.voxels.dtype == (torch.float32 if levels > 256 else torch.uint8)
     for _ in range(10):
         cases = torch.randint(4, (6,))
-        corners = store.corners(cases, PATCH)
+        corners = corners_at(torch.rand(6, 3), store.shapes[cases], PATCH)
         found, masks = store.crop(cases, corners, PATCH)
         assert found.dtype == torch.float32
         for index, (case, corner) in enumerate(zip(cases.tolist(), corners.tolist(), strict=True)):
@@ -45,8 +47,8 @@ def test_crops_equal_slices(levels, channels):
 
 def test_corners_are_uniform_and_never_the_last():
     images, labels = volumes(5)
-    store = VolumeStore(images, labels, PATCH)
-    corners = store.corners(torch.zeros(4000, dtype=torch.int64), PATCH)
+    store = VolumeStore(pack_all(images, labels, PATCH))
+    corners = corners_at(torch.rand(4000, 3), store.shapes[torch.zeros(4000, dtype=torch.int64)], PATCH)
     for axis, room in enumerate((4, 3, 3)):  # 12 - 8, 9 - 6, 8 - 5
         counts = torch.bincount(corners[:, axis], minlength=room)
         assert len(counts) == room
@@ -55,12 +57,67 @@ def test_corners_are_uniform_and_never_the_last():
 
 def test_extremes_and_cases_without_a_label():
     images, labels = volumes(300, channels=2)
-    store = VolumeStore(images, [labels[0], None, None, labels[3]], PATCH)
+    store = VolumeStore(pack_all(images, [labels[0], None, None, labels[3]], PATCH))
     for case, image in enumerate(images):
         whole = padded(image)
         assert store.low[case].tolist() == pytest.approx(whole.min(axis=(0, 1, 2)).tolist())
         assert store.high[case].tolist() == pytest.approx(whole.max(axis=(0, 1, 2)).tolist())
-    _, masks = store.crop(torch.tensor([1]), store.corners(torch.tensor([1]), PATCH), PATCH)
+    _, masks = store.crop(torch.tensor([1]), torch.zeros(1, 3, dtype=torch.int64), PATCH)
     assert not masks.any()
     with pytest.raises(ValueError, match="4 images and 1 labels"):
-        VolumeStore(images, [None], PATCH)
+        pack_all(images, [None], PATCH)
+    with pytest.raises(ValueError, match="no volumes"):
+        VolumeStore([])
+
+
+@pytest.mark.parametrize("levels", [5, 5000])
+@pytest.mark.parametrize("channels", [None, 2])
+@pytest.mark.parametrize("first", [0, 3])
+def test_streamed_crops_equal_resident_ones(levels, channels, first):
+    images, labels = volumes(levels, channels)
+    labels[1] = None
+    packed = pack_all(images, labels, PATCH)
+    assert all_coded(packed) == (levels == 5)
+    cases, places = torch.randint(4, (12, 3)), torch.rand(12, 3, 3)
+    resident, streamed = (kind(packed).crops(cases, places, PATCH) for kind in (VolumeStore, HostStore))
+    before = torch.get_rng_state()
+    for iteration in map(torch.tensor, range(first, 12)):
+        for crops in (resident, streamed):
+            crops.load(iteration)
+        for one, other in zip(resident(iteration), streamed(iteration), strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_image_with_many_values_makes_all_be_kept_as_values():
+    few, many = volumes(5)[0], volumes(5000)[0]
+    packed = pack_all([few[0], many[1]], [None, None], PATCH)
+    assert [volume.voxels.dtype for volume in packed] == [np.uint8, np.float32]
+    places, cases = torch.rand(4, 2, 3), torch.tensor([[0, 1]] * 4)
+    resident, streamed = (kind(packed).crops(cases, places, PATCH) for kind in (VolumeStore, HostStore))
+    for iteration in map(torch.tensor, range(4)):
+        streamed.load(iteration)
+        images, _ = streamed(iteration)
+        assert torch.equal(images, resident(iteration)[0])
+        assert torch.isin(images[0], torch.from_numpy(np.append(few[0], 0))).all()
+    voxels = sum(volume.label is None and volume.voxels.size for volume in packed)
+    assert bytes_together(packed) == 5 * voxels
+    assert bytes_together(packed[:1]) == 2 * packed[0].voxels.size
+
+
+def test_packing_loses_nothing_and_a_rare_value_is_not_missed():
+    image = np.zeros((40, 40, 40), np.float32)
+    image.flat[1:301] = np.arange(300)  # too many values, most of them not in the sample that is looked at first
+    for wanted, kept in ((image, np.float32), (np.minimum(image, 200), np.uint8)):
+        packed = pack(wanted, None, PATCH)
+        assert packed.voxels.dtype == kept
+        assert np.array_equal(packed.values()[0], wanted)
+        assert (packed.low, packed.high) == (wanted.min(), wanted.max())
+
+
+def test_a_mistake_while_gathering_reaches_the_caller():
+    images, labels = volumes(5)
+    crops = HostStore(pack_all(images, labels, PATCH)).crops(torch.full((2, 1), 9), torch.rand(2, 1, 3), PATCH)
+    with pytest.raises(IndexError):
+        crops.load(torch.tensor(0))

@@ -10,11 +10,13 @@ from torch import nn
 
 from fheat import create_model
 from fheat.data.intensity import zscore
+from fheat.data.pack import pack_all
 from fheat.data.phantom import phantom
 from fheat.data.store import VolumeStore
 from fheat.engine.optimiser import Optimiser, Rates, parameters_by_rate
-from fheat.engine.order import draw_order
+from fheat.engine.order import draw_order, draw_places
 from fheat.engine.schedule import rate_factor, released_rate
+from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised, region_targets
@@ -26,12 +28,15 @@ PATCH = (32, 32, 32)
 def build(method, iterations, seed=0, clip=1.0):
     torch.manual_seed(seed)
     scans = [phantom(index, (36, 36, 36), geometry="canonical") for index in range(5)]
-    store = VolumeStore([zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans], PATCH)
+    images, labels = [zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans]
+    store = VolumeStore(pack_all(images, labels, PATCH))
     model = create_model("fheat_seg", patch_size=PATCH).train()
     generator = torch.Generator().manual_seed(seed)
     orders = draw_order(2, 2, iterations, generator), 2 + draw_order(3, method.unlabelled, iterations, generator)
+    places = tuple(draw_places(order.shape[1], iterations, generator) for order in orders)
     optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=clip)
-    return Step(model, method, store, orders, optimiser, patch=PATCH, warm_up=2, precision=torch.float32)
+    settings = {"places": places, "patch": PATCH, "warm_up": 2, "precision": torch.float32}
+    return Step(model, method, store, orders, optimiser, **settings)
 
 
 def test_rates_rise_then_fall_to_zero():
@@ -153,3 +158,37 @@ def test_region_targets():
     losses = method.losses(model, Batch(images, torch.randint(4, (1, *PATCH)), images[:0], images[:0]))
     assert losses["total"].item() == pytest.approx(losses["ce"].item() + losses["dice"].item())
     assert np.isfinite(losses["total"].item())
+
+
+class Taught(Supervised):
+    """Supervised training that pulls a network to its teacher."""
+
+    needs_teacher = True
+
+    def losses(self, model, batch):
+        found = super().losses(model, batch)
+        with torch.no_grad():
+            target = self.teacher.network(batch.images)
+        return found | {"total": found["total"] + 0.01 * (model(batch.images) - target).square().mean()}
+
+
+def test_a_teacher_follows_and_is_part_of_the_state():
+    whole = build(Taught(), 4)
+    start = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    whole()
+    pairs = list(zip(whole.method.teacher.network.parameters(), whole.model.parameters(), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+    first = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    assert not all(torch.equal(one, other) for one, other in zip(start, first, strict=True))
+    whole()
+    for (taught, learned), before in zip(pairs, first, strict=True):
+        assert torch.allclose(taught, (before + learned) / 2, rtol=1e-5, atol=1e-7)
+    state = state_of(whole)
+    assert sum(name.startswith("method.teacher.") for name in state) >= len(pairs)
+    whole()
+    whole()
+    again = build(Taught(), 4)
+    restore(again, state)
+    again()
+    again()
+    assert torch.equal(whole.history, again.history)

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from fheat import create_model
+from fheat.data.pack import pack_all
 from fheat.data.store import VolumeStore
+from fheat.data.stream import HostStore
 from fheat.engine import step as engine_step
 from fheat.engine.optimiser import Optimiser, Rates
-from fheat.engine.order import draw_order
+from fheat.engine.order import draw_order, draw_places
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.methods.cse import CSE
@@ -17,18 +19,22 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PATCH = (48, 48, 32)
 
 
-def build(iterations, precision=torch.float32):
+def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None):
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(60, 56, 40)).astype(np.float32) for _ in range(6)]
+    if levels is not None:
+        images = [np.round(image * levels) / levels for image in images]
     labels = [(image > 0.5).astype(np.uint8) for image in images]
-    store = VolumeStore(images, labels, PATCH).cuda()
+    store = kind(pack_all(images, labels, PATCH), "cuda")
     model = create_model("fheat_seg", patch_size=PATCH).cuda().train()
     generator = torch.Generator().manual_seed(0)
     orders = draw_order(2, 2, iterations, generator), 2 + draw_order(4, 2, iterations, generator)
+    places = tuple(draw_places(2, iterations, generator) for _ in orders)
     optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=1.0)
     method = CSE(patch_size=PATCH).cuda()
-    return Step(model, method, store, orders, optimiser, patch=PATCH, warm_up=5, precision=precision)
+    settings = {"places": places, "patch": PATCH, "warm_up": 5, "precision": precision}
+    return Step(model, method, store, orders, optimiser, **settings)
 
 
 def losses(step, count):
@@ -65,3 +71,26 @@ def test_bf16_trains_without_skipping():
     found = losses(step, 40)
     assert step.optimiser.skipped == 0
     assert found[-8:, 0].mean() < found[:8, 0].mean()
+
+
+@pytest.mark.parametrize("levels", [None, 16])
+def test_streamed_crops_are_the_resident_ones(levels):
+    """As many iterations as make every slot come again, in plain and in captured iterations, the host far ahead."""
+    seen = {}
+    for kind in (VolumeStore, HostStore):
+        step = build(40, kind=kind, levels=levels)
+        sums = torch.zeros(40, 4, device="cuda", dtype=torch.float64)
+        whole = step._batch
+
+        def watched(whole=whole, step=step, sums=sums):
+            batch = whole()
+            place = torch.arange(batch.images[0].numel(), device="cuda", dtype=torch.float64)
+            row = [(part.double().flatten(1) * place).sum() for part in (batch.images, batch.labels, batch.weak)]
+            sums.index_copy_(0, step.iteration[None], torch.stack([*row, batch.images.double().sum()])[None])
+            return batch
+
+        step._batch = watched
+        losses(step, 40)
+        seen[kind] = sums.cpu()
+    assert torch.equal(seen[VolumeStore], seen[HostStore])
+    assert len(seen[VolumeStore][:, 0].unique()) == 40

@@ -20,7 +20,6 @@ from fheat.cli.progress import progress_bar
 from fheat.engine.config import TrainConfig, checked, read_config
 from fheat.engine.loop import Look, Run, Stopped
 from fheat.engine.run_folder import RunFolder
-from fheat.errors import BadInput
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -52,6 +51,8 @@ class Train:
     """Default fheat_seg; see fheat models."""
     patch_size: tuple[int, int, int] | None = None
     """Voxels of a crop. Default 112 112 80."""
+    batch: int | None = None
+    """Labelled scans per step, and as many unlabelled ones. Default 2."""
     iterations: int | None = None
     """Default 16000."""
     warm_up: int | None = None
@@ -68,6 +69,8 @@ class Train:
     """Default 500 iterations."""
     intensity: Literal["none", "zscore"] | None = None
     """none for scans that are normalised already. Default zscore."""
+    resident: Literal["auto", "yes", "no"] | None = None
+    """Keep all scans on the GPU (yes) or stream crops from host memory (no). Default auto: no where they do not fit."""
     device: str | None = None
     """cpu or cuda; a GPU where there is one."""
     json: bool = False
@@ -121,8 +124,6 @@ def _config(options: Train) -> TrainConfig:
     if options.resume:
         if given or options.config is not None:
             raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(given) or 'config'}")
-        if not options.out.is_dir():
-            raise BadInput(options.out, "is not a run folder", "give the --out of the run to go on with")
         return RunFolder(options.out).config()
     if options.config is not None:
         return read_config(options.config, given)

@@ -49,7 +49,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     target = folder / f"step-{checkpoint.iteration:08d}"
     write_folder(target, {STATE: tensors, MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
     for stale in _by_age(folder)[KEPT:]:
-        shutil.rmtree(stale, ignore_errors=True)
+        doomed = stale.rename(folder / f".{stale.name}.old")  # at once: half a checkpoint is never seen under its name
+        shutil.rmtree(doomed, ignore_errors=True)
     return target
 
 

@@ -1,13 +1,15 @@
 """Everything that decides a training run, typed, and as TOML on disk."""
 
+import difflib
 import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from fheat.errors import BadInput
+from fheat.methods.cse import BLOCK
 
 Count = Annotated[int, Field(ge=0)]
 Triple = tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -47,10 +49,21 @@ class TrainConfig(BaseModel):
     validate_every: PositiveInt = 1000
     checkpoint_every: PositiveInt = 500
     seed: Count = 0
+    resident: Literal["auto", "yes", "no"] = "auto"
+    """Keep all scans on the GPU (yes), or in host memory and only the crops of a step on the GPU (no); auto keeps them
+    there if they take at most half of its free memory. The outcome is the same."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """On a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainConfig":
+        if self.method == "cse" and any(length % BLOCK for length in self.patch_size):
+            raise ValueError(f"patch_size: method cse needs multiples of {BLOCK}, not {self.patch_size}")
+        if any(step > size for step, size in zip(self.stride or (), self.patch_size, strict=False)):
+            raise ValueError(f"stride: {self.stride} leaves gaps between windows of {self.patch_size}")
+        return self
 
     def to_toml(self) -> str:
         """Return the settings as TOML; what is None is left out."""
@@ -82,4 +95,8 @@ def checked(settings: dict[str, Any], source: str | Path) -> TrainConfig:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise BadInput(source, f"field {field}: {first['msg']}", "see fheat train --help") from None
+        reason = f"{field}: {first['msg']}" if field else str(first["ctx"]["error"])
+        if first["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(field, TrainConfig.model_fields, n=1)
+            reason = f"{field} does not exist" + (f", perhaps {close[0]} is meant" if close else "")
+        raise BadInput(source, f"field {reason}", "see fheat train --help") from None

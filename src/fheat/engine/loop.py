@@ -9,20 +9,25 @@ from typing import Any
 import torch
 
 from fheat.data.layouts import open_dataset
-from fheat.data.store import VolumeStore
 from fheat.engine.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from fheat.engine.classes import class_names
 from fheat.engine.config import TrainConfig
+from fheat.engine.memory import memory_for
 from fheat.engine.optimiser import Optimiser, Rates
-from fheat.engine.order import draw_order
+from fheat.engine.order import draw_order, draw_places
+from fheat.engine.placement import place
+from fheat.engine.resume import check_same_run
 from fheat.engine.run_folder import RunFolder
 from fheat.engine.scans import load_scans
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.engine.validation import validate
+from fheat.errors import BadInput
 from fheat.inference.windows import Windows
 from fheat.methods.base import Method
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised
+from fheat.models.base import SegmentationNetwork
 from fheat.models.card import Card, Intensity, Window
 from fheat.models.folder import save
 from fheat.models.registry import create_model
@@ -75,15 +80,19 @@ class Run:
     ) -> None:
         self.config, self.watch = config, watch
         self.folder = RunFolder(folder)
+        if not resume:
+            self.folder.check_free()
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dataset = open_dataset(config.data)
         self.scans = load_scans(self.dataset, config, reading)
-        self.classes = _class_names(self.dataset.labels)
+        self.classes = class_names(self.dataset.labels)
         self.step = self._build()
         self.best: float | None = None
         self.done = self._logged = 0
         self._stopping = False
         found = newest_checkpoint(self.folder.checkpoints) if resume else None
+        if resume:
+            check_same_run(self.folder, config, found)
         if found is not None:
             restore(self.step, found.tensors)
             self.done = self._logged = found.iteration
@@ -95,6 +104,11 @@ class Run:
 
     def train(self) -> Path:
         """Run to the end and return the folder of the final model."""
+        what = f"a step with batch {self.config.batch} and patch_size {self.config.patch_size}"
+        with memory_for(what, self.folder.path, self.device, "start another run with a lower batch or patch_size"):
+            return self._to_the_end()
+
+    def _to_the_end(self) -> Path:
         config, first, began = self.config, self.done, time.perf_counter()
         while self.done < config.iterations:
             self.step()
@@ -121,7 +135,9 @@ class Run:
     def checkpoint(self) -> Path:
         """Write the complete state now, the log before it."""
         self._log()
-        state = Checkpoint(self.done, state_of(self.step), {"best": self.best})
+        state = Checkpoint(
+            self.done, state_of(self.step), {"best": self.best, "settings": self.config.model_dump(mode="json")}
+        )
         return save_checkpoint(self.folder.checkpoints, state)
 
     def _log(self) -> None:
@@ -163,7 +179,7 @@ class Run:
             spacing=self.scans.spacing,
             orientation=self.scans.orientation,
             window=Window(size=windows.size, stride=windows.stride),
-            data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.images)} scans labelled",
+            data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.names)} scans labelled",
             training={"iteration": self.done, **config.model_dump(mode="json")},
             metrics={} if self.best is None else {"validation_dice": self.best},
         )
@@ -179,39 +195,45 @@ class Run:
         torch.manual_seed(config.seed)
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
-        options: dict[str, Any] = dict(config.network_options)
-        model = create_model(config.network, scans.channels, len(self.classes), config.patch_size, **options)
+        model = _network(config, scans.channels, len(self.classes))
         method = _method(config)
-        store = VolumeStore(scans.images, scans.labels, config.patch_size)
+        with memory_for(f"a set of {len(scans.volumes)} scans", config.data, self.device, "set resident to no"):
+            store = place(scans.volumes, self.device, config.resident)
+        scans.volumes.clear()  # the store has them
         generator = torch.Generator().manual_seed(config.seed)
-        count, rest = scans.labelled, len(scans.images) - scans.labelled
+        count, rest = scans.labelled, len(scans.names) - scans.labelled
         orders = (
             draw_order(count, method.labelled, config.iterations, generator),
             count + draw_order(rest, method.unlabelled, config.iterations, generator),
         )
+        places = (
+            draw_places(method.labelled, config.iterations, generator),
+            draw_places(method.unlabelled, config.iterations, generator),
+        )
         model.to(self.device).train()
         rates = Rates(config.rate, config.theta_rate, config.delta_rate, config.rational_rate)
         return Step(
-            model,  # type: ignore[arg-type]
+            model,
             method.to(self.device),
-            store.to(self.device),
+            store,
             orders,
             Optimiser(model, rates, weight_decay=config.weight_decay, clip=config.clip),
+            places=places,
             patch=config.patch_size,
             warm_up=config.warm_up,
             precision=torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32,
         )
 
 
+def _network(config: TrainConfig, channels: int, classes: int) -> SegmentationNetwork:
+    options: dict[str, Any] = dict(config.network_options)
+    try:
+        return create_model(config.network, channels, classes, config.patch_size, **options)  # type: ignore[return-value]
+    except (ValueError, TypeError) as error:
+        raise BadInput("network", str(error), "see fheat models") from None
+
+
 def _method(config: TrainConfig) -> Method:
     if config.method == "supervised":
         return Supervised(labelled=config.batch)
     return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box)
-
-
-def _class_names(labels: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Return the names of the classes 0, 1, ...; two, background and foreground, where a dataset names none."""
-    if not labels:
-        return "background", "foreground"
-    named = {values[0]: name for name, values in labels.items() if len(values) == 1}
-    return tuple(named.get(value, f"label {value}") for value in range(max(named) + 1))

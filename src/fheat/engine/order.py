@@ -14,3 +14,8 @@ def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generat
     rounds = -(-iterations * batch // scans)
     order = torch.cat([torch.randperm(scans, generator=generator) for _ in range(rounds)])
     return order[: iterations * batch].view(iterations, batch)
+
+
+def draw_places(batch: int, iterations: int, generator: torch.Generator) -> Tensor:
+    """Return (iterations, batch, 3) numbers, uniform in [0, 1): where in the scans the crops lie."""
+    return torch.rand(iterations, batch, 3, generator=generator)

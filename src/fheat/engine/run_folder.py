@@ -21,12 +21,20 @@ class RunFolder:
 
     def begin(self, config: TrainConfig) -> None:
         """Claim an empty or new folder for a run with these settings, or raise `BadInput`."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
+        self.check_free()
         write_file(self.path / CONFIG, config.to_toml().encode())
 
+    def check_free(self) -> None:
+        """Raise `BadInput` where a run would write over something."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
+
     def config(self) -> TrainConfig:
-        """Return the settings of the run that lies here."""
+        """Return the settings of the run that lies here, or raise `BadInput` where none does."""
+        if not (self.path / CONFIG).is_file():
+            raise BadInput(
+                self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of the run to go on with"
+            )
         return read_config(self.path / CONFIG, {})
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:

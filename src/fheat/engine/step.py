@@ -4,10 +4,13 @@ import torch
 from torch import Tensor
 
 from fheat.data.augment import gamma, noise
-from fheat.data.store import Size, VolumeStore
+from fheat.data.pack import Size
+from fheat.data.store import VolumeStore
+from fheat.data.stream import HostStore
 from fheat.engine.optimiser import Optimiser
 from fheat.engine.schedule import rate_factor
 from fheat.methods.base import Batch, Method
+from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
 
@@ -20,27 +23,34 @@ _LOOK = 200
 class Step:
     """The state of a run on its device, and the function that advances it.
 
-    Nothing in it asks the host: which scans come is drawn beforehand, the iteration counts itself, and losses and
-    gates go into `history`, (iterations, columns), read whenever somebody wants to know.
+    Nothing in it asks the host: which scans come (`orders`) and where crops of them lie (`places`) is drawn
+    beforehand, the iteration counts itself, and losses and gates go into `history`, (iterations, columns), read
+    whenever somebody wants to know.
     """
 
     def __init__(
         self,
         model: SegmentationNetwork,
         method: Method,
-        store: VolumeStore,
+        store: VolumeStore | HostStore,
         orders: tuple[Tensor, Tensor],
         optimiser: Optimiser,
         *,
+        places: tuple[Tensor, Tensor],
         patch: Size,
         warm_up: int,
         precision: torch.dtype,
     ) -> None:
-        device = store.starts.device
+        device = store.low.device
         self.model, self.method, self.store, self.optimiser = model, method, store, optimiser
-        self.patch, self.warm_up, self.precision = patch, warm_up, precision
+        self.warm_up, self.precision = warm_up, precision
         self.labelled, self.unlabelled = (order.to(device) for order in orders)
         self.iterations = len(self.labelled)
+        self.crops = [
+            store.crops(cases, where, patch) for cases, where in zip(orders, places, strict=True) if cases.shape[1]
+        ]
+        if method.needs_teacher:
+            method.teacher = MeanTeacher(model)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         self.gates = gates_of(model)
         self.columns = (
@@ -58,6 +68,8 @@ class Step:
         self._calls += 1
         if self._calls % _LOOK == 0:
             self._let_closed_gates_sleep()
+        for crops in self.crops:
+            crops.load(self.iteration)
         if self.iteration.device.type != "cuda":
             self._advance()
             return
@@ -99,6 +111,8 @@ class Step:
                     parameter.grad = torch.zeros_like(parameter)
         factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up)
         norm = self.optimiser.step(factor)
+        if self.method.needs_teacher:
+            self.method.teacher.follow(self.model, self.iteration)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
         for gate in self.gates.values():
             values += [gate.strength.detach(), gate.alpha.detach()]
@@ -107,11 +121,10 @@ class Step:
         self.iteration += 1
 
     def _batch(self) -> Batch:
-        labelled = self.labelled.index_select(0, self.iteration[None])[0]
-        images, labels = self.store.crop(labelled, self.store.corners(labelled, self.patch), self.patch)
+        images, labels = self.crops[0](self.iteration)
         if self.unlabelled.shape[1] == 0:
             return Batch(images, labels, images[:0], images[:0])
+        weak, _ = self.crops[1](self.iteration)
         unlabelled = self.unlabelled.index_select(0, self.iteration[None])[0]
-        weak, _ = self.store.crop(unlabelled, self.store.corners(unlabelled, self.patch), self.patch)
         strong = noise(gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled]))
         return Batch(images, labels, weak, strong)

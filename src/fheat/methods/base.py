@@ -4,6 +4,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
 
 
@@ -25,6 +26,9 @@ class Method(nn.Module):
 
     names: ClassVar[tuple[str, ...]]
     """Of the losses, in the order they are logged; the first is minimised."""
+    needs_teacher: ClassVar[bool] = False
+    """Whether it wants `teacher`: made from the network before the first step, moved after each update."""
+    teacher: MeanTeacher
     labelled: int
     """Labelled scans per step."""
     unlabelled: int

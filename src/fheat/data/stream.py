@@ -1,0 +1,121 @@
+"""Volumes that stay in host memory: their crops are gathered one iteration ahead and copied beside the work.
+
+Nothing random happens here, which scans and where was drawn before; so nothing that is fetched ahead can change a run.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fheat.data.pack import Packed, Size, all_coded
+from fheat.data.store import SmallFacts, corners_at
+
+_SLOTS = 2
+
+
+class HostStore(SmallFacts):
+    """Images and labels of one dataset split, in host memory; the crops of them that a step needs go to `device`."""
+
+    def __init__(self, volumes: Sequence[Packed], device: torch.device | str = "cpu") -> None:
+        super().__init__(volumes, device)
+        self.volumes = tuple(volumes)
+        self.coded = all_coded(volumes)
+
+    def crops(self, cases: Tensor, places: Tensor, patch: Size) -> "CropStream":
+        """Return the crops of a run; see `CropStream`."""
+        return CropStream(self, cases, places, patch)
+
+    def cut(self, case: int, corner: Sequence[int], voxels: Tensor, label: Tensor) -> None:
+        """Write one crop as it is kept into `voxels` (C, *patch) and `label` (*patch), by slices."""
+        volume = self.volumes[case]
+        box = tuple(slice(start, start + length) for start, length in zip(corner, label.shape, strict=True))
+        for channel, target in enumerate(voxels.numpy()):
+            found = volume.voxels[channel][box]
+            if volume.table is not None and not self.coded:
+                found = volume.table[channel][found]
+            np.copyto(target, found)
+        np.copyto(label.numpy(), 0 if volume.label is None else volume.label[box])
+
+
+class CropStream:
+    """The crops of a run, one batch per iteration, always in the same tensors on the device: a graph can read them.
+
+    `load` is called by the host before each iteration. While that iteration computes, a thread gathers the next crops
+    into page-locked memory; it only copies in host memory, so it may run while a graph is captured. The copy to the
+    device goes through a stream of its own into one of two slots, and from there into the tensors the step reads.
+
+    Args: as `ResidentCrops`, whose crops these equal bit by bit.
+    """
+
+    def __init__(self, store: HostStore, cases: Tensor, places: Tensor, patch: Size) -> None:
+        self.store, self.patch = store, patch
+        self._host_cases, self._places = cases.cpu(), places.cpu()
+        self._shapes = torch.tensor([volume.shape for volume in store.volumes])
+        device = store.low.device
+        self.cases = cases.to(device)
+        self._on_gpu = device.type == "cuda"
+        self._here = [self._buffers("cpu") for _ in range(_SLOTS)]
+        self._there = [self._buffers(device) for _ in range(_SLOTS)] if self._on_gpu else self._here
+        self._now = self._buffers(device)
+        self._next: int | None = None
+        self._gathered: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="crops")
+        if self._on_gpu:
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._side.wait_stream(torch.cuda.current_stream(device))  # the slots may be memory that was in use
+            self._sent = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
+            self._used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
+
+    def load(self, iteration: Tensor) -> None:
+        """Make `iteration` the one that is read. After the first call, it must be the next one."""
+        if self._next is None:
+            self._next = int(iteration)
+        ready = self._gathered or self._ask(self._next)
+        ready.result()
+        self._send(self._next % _SLOTS)
+        self._next += 1
+        self._gathered = self._ask(self._next) if self._next < len(self._host_cases) else None
+
+    def __call__(self, iteration: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images (B, C, *patch) and labels (B, *patch) of the iteration that was loaded."""
+        voxels, labels = self._now
+        return self.store.decoded(self.cases.index_select(0, iteration[None])[0], voxels), labels.long()
+
+    def _buffers(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        batch, channels = self.cases.shape[1], len(self.store.volumes[0].voxels)
+        pinned = self._on_gpu and device == "cpu"
+        kind = torch.uint8 if self.store.coded else torch.float32
+        return (
+            torch.empty(channels, batch, *self.patch, dtype=kind, device=device, pin_memory=pinned),
+            torch.empty(batch, *self.patch, dtype=torch.uint8, device=device, pin_memory=pinned),
+        )
+
+    def _ask(self, iteration: int) -> Future[None]:
+        """Have the crops of an iteration gathered, once its slot has been sent off."""
+        if self._on_gpu:
+            self._sent[iteration % _SLOTS].synchronize()
+        return self._thread.submit(self._gather, iteration)
+
+    def _gather(self, iteration: int) -> None:
+        voxels, labels = self._here[iteration % _SLOTS]
+        cases = self._host_cases[iteration]
+        corners = corners_at(self._places[iteration], self._shapes[cases], self.patch)
+        for index, (case, corner) in enumerate(zip(cases.tolist(), corners.tolist(), strict=True)):
+            self.store.cut(case, corner, voxels[:, index], labels[index])
+
+    def _send(self, slot: int) -> None:
+        if self._on_gpu:
+            step = torch.cuda.current_stream(self.cases.device)
+            self._side.wait_event(self._used[slot])
+            with torch.cuda.stream(self._side):
+                for there, here in zip(self._there[slot], self._here[slot], strict=True):
+                    there.copy_(here, non_blocking=True)
+                self._sent[slot].record(self._side)
+            step.wait_event(self._sent[slot])
+        for now, there in zip(self._now, self._there[slot], strict=True):
+            now.copy_(there)
+        if self._on_gpu:
+            self._used[slot].record(step)

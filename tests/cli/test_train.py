@@ -1,0 +1,215 @@
+"""`fheat train` with input that cannot be used: one line that says what to do, and nothing is touched."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fheat.cli.main import main
+from fheat.data.phantom import write_phantoms
+from fheat.engine.config import TrainConfig
+from fheat.engine.loop import Run, Stopped
+from fheat.engine.step import Step
+from fheat.errors import BadInput
+from fheat.io import Volume, read_nifti, write_nifti
+
+SMALL = ["--patch-size", "32", "32", "32", "--iterations", "2", "--warm-up", "1", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantoms") / "scans"
+    write_phantoms(folder, 4, test=0, shape=(40, 36, 34))
+    return folder
+
+
+@pytest.fixture
+def scans(phantoms, tmp_path):
+    """A copy that a test may spoil."""
+    return shutil.copytree(phantoms, tmp_path / "scans")
+
+
+def first_training_scan(scans):
+    order = json.loads((scans / "splits.json").read_text())
+    return next(name for name in order["order"] if name not in order["validation"])
+
+
+def refused(capsys, words, code, *says):
+    assert main(["train", *map(str, words)]) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    for part in says:
+        assert part in error
+    return error
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_too_few_labelled_scans(phantoms, tmp_path, capsys):
+    out = tmp_path / "run"
+    refused(
+        capsys, [phantoms, *SMALL, "--labelled", 9, "--out", out], 3, str(phantoms), "labelled training scans, not 9"
+    )
+    assert not out.exists()
+
+
+def test_no_labelled_scan_at_all(scans, tmp_path, capsys):
+    settings = json.loads((scans / "dataset.json").read_text())
+    shutil.rmtree(scans / "labelsTr")
+    training = [path.name for path in (scans / "imagesTr").iterdir()]
+    settings["unlabelled"] = sorted({name.split(".")[0].removesuffix("_0000") for name in training})
+    (scans / "dataset.json").write_text(json.dumps(settings))
+    (scans / "splits.json").unlink()
+    refused(
+        capsys, [scans, *SMALL, "--out", tmp_path / "run"], 3, "has no labelled training scan", "label at least one"
+    )
+
+
+@pytest.mark.parametrize(("value", "kind"), [(2, np.uint8), (300, np.int16), (-1, np.int16)])
+def test_label_values_outside_the_classes(scans, tmp_path, capsys, value, kind):
+    path = scans / "labelsTr" / f"{first_training_scan(scans)}.nii.gz"
+    label = read_nifti(path)
+    data = label.data.astype(kind)
+    data[3, 4, 5] = value
+    write_nifti(Volume(data, label.affine), path)
+    says = (str(path), f"holds the label {value}", "0 background, 1 left_atrium")
+    refused(capsys, [scans, *SMALL, "--labelled", 1, "--out", tmp_path / "run"], 3, *says)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dataset_with_a_background_only(scans, tmp_path, capsys):
+    settings = json.loads((scans / "dataset.json").read_text())
+    settings["labels"] = {"background": 0}
+    (scans / "dataset.json").write_text(json.dumps(settings))
+    words = [scans, *SMALL, "--labelled", 1, "--out", tmp_path / "run"]
+    refused(capsys, words, 3, "names no class beside the background")
+
+
+def test_a_patch_mostly_of_padding(phantoms, tmp_path, capsys):
+    """34 x 36 x 36 voxels are 40 % of 48 cubed, which is refused, and 53 % of 48 x 48 x 32, which is not."""
+    words = [phantoms, "--labelled", 1, "--iterations", 1, "--device", "cpu", "--out", tmp_path / "run"]
+    says = ("has 34 x 36 x 36 voxels", "60% of a crop of 48 x 48 x 48 would be padding", "patch_size such as 32 32 32")
+    refused(capsys, [*words, "--patch-size", 48, 48, 48], 3, *says)
+    assert not (tmp_path / "run").exists()
+    assert main(["train", *map(str, [*words, "--patch-size", 48, 48, 32])]) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB\nlong story"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=["gpu", "python", "torch on a cpu"],
+)
+def test_out_of_memory_names_what_to_lower(phantoms, tmp_path, capsys, monkeypatch, error):
+    calls = []
+
+    def greedy(self):
+        calls.append(1)
+        raise error
+
+    monkeypatch.setattr(Step, "_advance", greedy)
+    says = ("batch 2 and patch_size (32, 32, 32)", "does not fit into the memory of cpu", "lower batch or patch_size")
+    refused(capsys, [phantoms, *SMALL, "--labelled", 1, "--out", tmp_path / "run"], 3, *says)
+    assert calls == [1]
+
+
+def test_scans_that_do_not_fit_name_the_setting(phantoms, tmp_path, capsys, monkeypatch):
+    def full(volumes, device, resident):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("fheat.engine.loop.place", full)
+    says = ("a set of 3 scans does not fit into the memory of cpu", "set resident to no")
+    refused(capsys, [phantoms, *SMALL, "--labelled", 1, "--out", tmp_path / "run"], 3, *says)
+
+
+def test_other_errors_of_a_step_are_not_taken_for_memory(phantoms, tmp_path, monkeypatch):
+    def broken(self):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Step, "_advance", broken)
+    settings = TrainConfig(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=1)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        Run(settings, tmp_path / "run", device="cpu").train()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("speed = 3", "field speed does not exist"),
+        ("iteratoins = 3", "field iteratoins does not exist, perhaps iterations is meant"),
+        ('rate = "fast"', "field rate"),
+        ("patch_size = [32, 32]", "field patch_size"),
+        ("patch_size = [32, 40, 32]", "field patch_size: method cse needs multiples of 16, not (32, 40, 32)"),
+        ("patch_size = [32, 32, 32]\nstride = [16, 16, 48]", "field stride: (16, 16, 48) leaves gaps"),
+        ('resident = "maybe"', "field resident"),
+    ],
+)
+def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
+    (tmp_path / "c.toml").write_text(f'data = "{phantoms}"\n{line}\n')
+    refused(capsys, ["--config", tmp_path / "c.toml", "--out", tmp_path / "run"], 3, str(tmp_path / "c.toml"), says)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--speed", "3"], 2, "--speed"),
+        (["--method", "magic"], 2, "magic"),
+        (["--patch-size", "40", "32", "32"], 3, "method cse needs multiples of 16, not (40, 32, 32)"),
+        (["--network", "unet9000"], 3, "network 'unet9000' is unknown"),
+    ],
+)
+def test_options(phantoms, tmp_path, capsys, words, code, says):
+    given = SMALL[4:] if "--patch-size" in words else SMALL
+    refused(capsys, [phantoms, *given, "--labelled", 1, *words, "--out", tmp_path / "run"], code, says)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_used_run_folder_is_refused_before_scans_are_read(phantoms, tmp_path, capsys, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    monkeypatch.setattr("fheat.engine.loop.load_scans", None)
+    refused(
+        capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], 3, "exists and is not empty", "choose another folder"
+    )
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+    (tmp_path / "file").write_text("precious")
+    refused(capsys, [phantoms, *SMALL, "--out", tmp_path / "file"], 3, "exists and is not empty")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_nothing_to_resume(tmp_path, capsys):
+    refused(capsys, ["--resume", "--out", tmp_path / "nowhere"], 3, "is not a run folder")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("precious")
+    refused(capsys, ["--resume", "--out", tmp_path / "other"], 3, "is not a run folder: it has no config.toml")
+    assert content(tmp_path / "other").keys() == {(tmp_path / "other" / "thesis.txt").relative_to(tmp_path / "other")}
+
+
+def test_resuming_with_other_settings(phantoms, tmp_path, capsys):
+    out = tmp_path / "run"
+    settings = TrainConfig(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=3, method="supervised")
+    run = Run(settings, out, device="cpu")
+    run.stop()
+    with pytest.raises(Stopped):
+        run.train()
+    before = content(out)
+    (tmp_path / "c.toml").write_text(settings.to_toml())
+    refused(capsys, ["--resume", "--out", out, "--config", tmp_path / "c.toml"], 2, "a resumed run keeps its settings")
+    refused(capsys, ["--resume", "--out", out, "--batch", 1], 2, "a resumed run keeps its settings: leave out batch")
+    with pytest.raises(BadInput, match=r"another rate \(0.01, not 0.5\)"):
+        Run(settings.model_copy(update={"rate": 0.5}), out, resume=True, device="cpu")
+    assert content(out) == before
+    edited = settings.model_copy(update={"iterations": 9, "validate_every": 2})
+    (out / "config.toml").write_text(edited.to_toml())
+    refused(capsys, ["--resume", "--out", out, "--device", "cpu"], 3, "was begun with another iterations (3, not 9);")
+    edited = settings.model_copy(update={"validate_every": 2})  # when to look may change
+    (out / "config.toml").write_text(edited.to_toml())
+    assert main(["train", "--resume", "--out", str(out), "--device", "cpu"]) == 0
