@@ -213,6 +213,10 @@ class TestShipped:
         assert checked_name(name) == name
         assert "/" not in json.dumps(manifest.card.training)
 
+    def test_is_on_its_page(self, name):
+        text = (BENCHMARKS.parent / "docs" / "zoo.md").read_text()
+        assert f"| `{name}` | {load(ZOO / name).card.metrics['validation_dice']:.4f} |" in text
+
     def test_is_retired_and_finite(self, name):
         model = load(ZOO / name)
         assert "closed" not in [row.state for row in allocation(model)]

@@ -68,6 +68,8 @@ class Train:
     """Default 500 iterations."""
     intensity: Literal["none", "zscore"] | None = None
     """none for scans that are normalised already. Default zscore."""
+    tensorboard: bool = False
+    """Write RUN/tensorboard too; needs fheat[tensorboard]."""
     device: str | None = None
     """cpu or cuda; a GPU where there is one."""
     json: bool = False
@@ -115,7 +117,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def _config(options: Train) -> TrainConfig:
     names = {field.name for field in fields(options)} & set(TrainConfig.model_fields)
-    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    values = ((name, getattr(options, name)) for name in names)
+    given: dict[str, Any] = {name: value for name, value in values if value is not None and value is not False}
     if "data" in given:
         given["data"] = str(options.data)
     if options.resume:

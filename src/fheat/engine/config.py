@@ -51,6 +51,8 @@ class TrainConfig(BaseModel):
     """On a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard too."""
 
     def to_toml(self) -> str:
         """Return the settings as TOML; what is None is left out."""

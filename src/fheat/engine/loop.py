@@ -18,6 +18,7 @@ from fheat.engine.run_folder import RunFolder
 from fheat.engine.scans import load_scans
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
+from fheat.engine.tensorboard import TensorBoard
 from fheat.engine.validation import validate
 from fheat.inference.windows import Windows
 from fheat.methods.base import Method
@@ -74,7 +75,7 @@ class Run:
         reading: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.config, self.watch = config, watch
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(folder, TensorBoard(folder) if config.tensorboard else None)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dataset = open_dataset(config.data)
         self.scans = load_scans(self.dataset, config, reading)
@@ -133,6 +134,7 @@ class Run:
     def _look(self, per_second: float) -> None:
         """Log, and tell the watcher how the run stands."""
         self._log()
+        self.folder.log([{"iteration": self.done, "per_second": per_second}])
         last = dict(zip(self.step.columns, self.step.history[self.done - 1].tolist(), strict=True))
         gates = {name.removeprefix("D."): value for name, value in last.items() if name.startswith("D.")}
         losses = {name: last[name] for name in self.step.method.names}
