@@ -62,10 +62,12 @@ def main() -> None:
         sys.exit(3)
     published = load(folder)
     assert isinstance(published.card, Card)
-    size = (folder / WEIGHTS).stat().st_size
+    size, card = (folder / WEIGHTS).stat().st_size, published.card
     gates = ", ".join(allocation(published).open) or "none"
-    print(f"wrote {folder}: {size:,} bytes of weights, validation Dice {published.card.metrics['validation_dice']:.4f}")
+    dice = f"{card.metrics['validation_dice']:.4f}"
+    print(f"wrote {folder}: {size:,} bytes of weights, validation Dice {dice}")
     print(f"gates open: {gates}")
+    print(f"for the table in docs/zoo.md:\n| `{folder.name}` | {dice} | {card.data} | {card.licence} |")
 
 
 if __name__ == "__main__":

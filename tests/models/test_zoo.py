@@ -184,6 +184,8 @@ def test_publishing_as_a_program(publish, run, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "bytes of weights, validation Dice 0." in out
     assert "enc1" not in out.splitlines()[1]
+    dice = load(tmp_path / "chamber").card.metrics["validation_dice"]
+    assert out.splitlines()[3] == f"| `chamber` | {dice:.4f} | {DATA} | {LICENCE} |"
     with pytest.raises(SystemExit) as stop:
         publish.main()
     assert stop.value.code == 3
