@@ -129,7 +129,7 @@ def test_what_the_tests_run_on_is_pinned():
     assert re.search(r"^torch==2\.13\.0$", pins, re.M)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    assert set(extras) == {"dicom", "h5", "nrrd", "export", "cluster", "studio", "dev"}
+    assert set(extras) == {"dicom", "h5", "nrrd", "export", "cluster", "studio", "tensorboard", "dev"}
     for requirement in [
         *project["dependencies"],
         *(line for extra in ("dev", "dicom", "h5", "nrrd") for line in extras[extra]),

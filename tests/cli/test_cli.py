@@ -147,7 +147,7 @@ def test_interrupt(monkeypatch, capsys):
     ("arguments", "says"),
     [
         (["models", "--colour"], "--colour"),
-        (["allocation"], "FOLDER"),
+        (["allocation"], "MODEL"),
         (["demo", "--itertaions", "3"], "--iterations"),
         (["models", "--patch-size", "a", "b", "c"], "--patch-size"),
         (["allocation", "here", "--patch-size", "48", "48"], "--patch-size"),

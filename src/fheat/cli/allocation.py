@@ -1,9 +1,8 @@
-"""`fheat allocation FOLDER`: what training decided, and what retiring saves."""
+"""`fheat allocation MODEL`: what training decided, and what retiring saves."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -18,13 +17,13 @@ from fheat.models.registry import recipe_of
 
 @dataclass(frozen=True)
 class Allocation:
-    """Show, for each gate of a model folder, its strength D, order alpha, state and cost.
+    """Show, for each gate of a model, its strength D, order alpha, state and cost.
 
     Example: fheat allocation demo/model --json
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Model folder, written by fheat.save or by training."""
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Model folder, written by fheat.save or by training, or a model of the zoo; see fheat models."""
     patch_size: tuple[int, int, int] | None = None
     """Grid to cost; the model's own patch if not given."""
     json: bool = False
@@ -34,7 +33,7 @@ class Allocation:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Allocation, "allocation", arguments)
-    model = load(options.folder)
+    model = load(options.model)
     shape = None if options.patch_size is None else (1, recipe_of(model).in_channels, *options.patch_size)
     try:
         table, counted = allocation(model, shape), cost(model, shape)

@@ -15,10 +15,10 @@ from fheat.errors import BadInput
 
 VERBS: Final = {
     "demo": "build a network, let training decide its gates, retire them, show that nothing changed",
-    "models": "list the networks with their parameters and multiply-adds",
+    "models": "list the networks with their parameters and multiply-adds, and the trained models of the zoo",
     "data": "check a dataset, prepare a public one, or make phantoms",
     "train": "train a network on a dataset, with few labels or with all",
-    "predict": "segment a scan, a folder of scans or a DICOM series with a model folder",
+    "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "allocation": "show what training decided about each gate of a model folder",
 }

@@ -1,4 +1,4 @@
-"""`fheat models`: the networks with their sizes and costs."""
+"""`fheat models`: the networks with their sizes and costs, and the trained models that come with the package."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,16 @@ from fheat.allocation.cost import cost, giga
 from fheat.allocation.counter import COUNTER
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
+from fheat.models.folder import read_manifest
 from fheat.models.registry import create_model, list_models, model_options
+from fheat.models.zoo import zoo_folder, zoo_names
 from fheat.ops.gates import gates_of
 
 
 @dataclass(frozen=True)
 class Models:
-    """List the networks with their parameters and multiply-adds for one patch.
+    """List the networks with their parameters and multiply-adds for one patch, and the zoo: trained models that predict
+    and allocation know by name.
 
     Example: fheat models --patch-size 96 96 96
     """
@@ -40,10 +43,14 @@ def run(arguments: Sequence[str]) -> None:
         rows = [_row(name, options) for name in list_models()]
     except (ValueError, RuntimeError, OverflowError) as error:  # the last two: what no memory can hold
         raise UsageError(str(error).split("\n")[0]) from None
+    trained = [_trained(name) for name in zoo_names()]
     if options.json:
-        print(json.dumps({"counter": COUNTER, "patch_size": options.patch_size, "networks": rows}, indent=1))
-    else:
-        _print(rows, options)
+        result = {"counter": COUNTER, "patch_size": options.patch_size, "networks": rows, "zoo": trained}
+        print(json.dumps(result, indent=1))
+        return
+    _print(rows, options)
+    if trained:
+        _print_trained(trained)
 
 
 def _row(name: str, options: Models) -> dict[str, Any]:
@@ -56,6 +63,20 @@ def _row(name: str, options: Models) -> dict[str, Any]:
         "macs_gates_closed": counted.rest,
         "gates": list(gates_of(model)),
         "options": model_options(name),
+    }
+
+
+def _trained(name: str) -> dict[str, Any]:
+    manifest = read_manifest(zoo_folder(name))
+    card = manifest.card
+    return {
+        "name": name,
+        "title": card.title,
+        "network": manifest.network.name,
+        "classes": card.classes,
+        "validation_dice": card.metrics.get("validation_dice"),
+        "data": card.data,
+        "licence": card.licence,
     }
 
 
@@ -74,3 +95,11 @@ def _print(rows: list[dict[str, Any]], options: Models) -> None:
         settings = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
         print(f"{row['name']} takes {settings or 'no options'}")
     print(f"MAC by {COUNTER}.")
+
+
+def _print_trained(rows: list[dict[str, Any]]) -> None:
+    print("\nTrained models, for predict and allocation:")
+    for row in rows:
+        dice = "" if row["validation_dice"] is None else f", validation Dice {row['validation_dice']:.4f}"
+        print(f"{row['name']}: {row['title']}; {row['network']}{dice}")
+        print(f"  data: {row['data']}\n  licence: {row['licence']}")

@@ -32,24 +32,26 @@ from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
 from fheat.models.folder import read_manifest
+from fheat.models.zoo import find_folder
 from fheat.report.preview import label_counts, preview_png
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Segment scans with a model folder. Each mask has the size, spacing and orientation of its scan. Beside the masks
-    come a picture of each with its contour on three planes, and run.json with everything that was done.
+    """Segment scans with a model folder, or with a trained model that comes with fheat. Each mask has the size, spacing
+    and orientation of its scan. Beside the masks come a picture of each with its contour on three planes, and run.json
+    with everything that was done.
 
     Scans that cannot be used are named, the others still run, and the exit code is 3. Masks that exist are kept, so the
     same command goes on after an interruption.
 
-    Example: fheat predict demo/model scan.nii.gz masks
+    Example: fheat predict la-4 scan.nii.gz masks
 
     Example: fheat predict demo/model patient/series-3 masks --format seg
     """
 
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder."""
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Model folder, or a name from the zoo, such as la-4; fheat models lists them."""
     input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
     files, a folder of such folders, or a dataset."""
@@ -258,8 +260,8 @@ def _record(options: Predict, predictor: Predictor) -> Record:
         "largest_component": options.largest_component,
     }
     return Record(
-        model=str(options.model),
-        weights_sha256=read_manifest(options.model).sha256["model.safetensors"],
+        model=options.model,
+        weights_sha256=read_manifest(find_folder(options.model)).sha256["model.safetensors"],
         input=str(options.input),
         settings=settings,
         versions={"fheat": __version__, "torch": torch.__version__, "numpy": np.__version__},

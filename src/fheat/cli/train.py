@@ -71,6 +71,8 @@ class Train:
     """none for scans that are normalised already. Default zscore."""
     resident: Literal["auto", "yes", "no"] | None = None
     """Keep all scans on the GPU (yes) or stream crops from host memory (no). Default auto: no where they do not fit."""
+    tensorboard: bool = False
+    """Write RUN/tensorboard too; needs fheat[tensorboard]."""
     device: str | None = None
     """cpu or cuda; a GPU where there is one."""
     json: bool = False
@@ -118,7 +120,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def _config(options: Train) -> TrainConfig:
     names = {field.name for field in fields(options)} & set(TrainConfig.model_fields)
-    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    values = ((name, getattr(options, name)) for name in names)
+    given: dict[str, Any] = {name: value for name, value in values if value is not None and value is not False}
     if "data" in given:
         given["data"] = str(options.data)
     if options.resume:

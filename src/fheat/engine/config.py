@@ -56,6 +56,8 @@ class TrainConfig(BaseModel):
     """On a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard too."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainConfig":

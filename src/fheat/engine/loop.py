@@ -21,6 +21,7 @@ from fheat.engine.run_folder import RunFolder
 from fheat.engine.scans import load_scans
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
+from fheat.engine.tensorboard import TensorBoard
 from fheat.engine.validation import validate
 from fheat.errors import BadInput
 from fheat.inference.windows import Windows
@@ -79,7 +80,7 @@ class Run:
         reading: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.config, self.watch = config, watch
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(folder, TensorBoard(folder) if config.tensorboard else None)
         if not resume:
             self.folder.check_free()
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,4 +1,4 @@
-"""The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/` and `final/`."""
+"""The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/`, `final/` and maybe `tensorboard/`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fheat.engine.config import TrainConfig, read_config
+from fheat.engine.tensorboard import TensorBoard
 from fheat.errors import BadInput
 from fheat.files import write_file
 
@@ -15,8 +16,8 @@ CONFIG, LOG = "config.toml", "log.jsonl"
 class RunFolder:
     """Where a run keeps what it is, what it did, and how to go on."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, board: TensorBoard | None = None) -> None:
+        self.path, self.board = path, board
         self.checkpoints = path / "checkpoints"
 
     def begin(self, config: TrainConfig) -> None:
@@ -38,9 +39,12 @@ class RunFolder:
         return read_config(self.path / CONFIG, {})
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines to `log.jsonl`."""
+        """Append lines to `log.jsonl`, and to the board if there is one."""
+        lines = list(lines)
         with open(self.path / LOG, "a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
+        if self.board is not None:
+            self.board.add(lines)
 
     def rewind_log(self, iteration: int) -> None:
         """Drop what was logged after an iteration: it will be done again."""
@@ -55,3 +59,5 @@ class RunFolder:
                 if line["iteration"] <= iteration:
                     kept.append(text + "\n")
         write_file(path, "".join(kept).encode())
+        if self.board is not None:
+            self.board.replace(json.loads(text) for text in kept)

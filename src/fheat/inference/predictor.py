@@ -27,7 +27,8 @@ class Predictor:
     """Segments scans of any size, spacing and orientation with one network.
 
     Args:
-        model: a network, or its model folder. Gates that training closed are retired, which changes no output.
+        model: a network, its model folder, or the name of a zoo model. Gates that training closed are retired, which
+            changes no output.
         card: intensity, spacing, orientation, window and regions; by default the one the network was loaded with.
             What it leaves out stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.

@@ -97,6 +97,8 @@ class Manifest(_Strict):
     """Sites whose gates are gone, with the alpha they had."""
     frozen: dict[str, NonNegativeFloat]
     """Sites whose strength is a constant, with that constant."""
+    stored: Literal["float16"] | None = None
+    """Half precision of the file, see `fheat.models.half`; None where it holds what the network has."""
     card: Card
     sha256: dict[str, str]
     """Of the weight file, and of this file with its own hash left empty."""

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from fheat.errors import BadInput
 from fheat.files import write_folder
 from fheat.models.card import Card, Manifest, Network
+from fheat.models.half import halve, unhalve
 from fheat.models.registry import Recipe, recipe_of
+from fheat.models.zoo import find_folder
 from fheat.ops.gates import gates_of, take_out
 
 WEIGHTS = "model.safetensors"
@@ -28,14 +30,25 @@ _SAVE_AGAIN = "write the folder again with fheat.save"
 _GET_AGAIN = "restore the folder from its source, or write it again with fheat.save"
 
 
-def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, overwrite: bool = False) -> Path:
+def save(
+    model: nn.Module,
+    folder: str | Path,
+    card: Card | None = None,
+    *,
+    overwrite: bool = False,
+    dtype: Literal["float16"] | None = None,
+) -> Path:
     """Write a network to a folder, whole or not at all.
 
     Args:
         model: built by `create_model` (also from a network added with `register_model`); retired gates stay retired.
         folder: created; an existing model folder is replaced only with `overwrite`, anything else never.
         card: classes, preprocessing, training facts and metrics; by default the one the network was loaded with.
+        dtype: `float16` stores a float32 network at half its size, gates and other small tensors excepted; it comes
+            back as float32. Weights that float16 cannot hold are refused.
     """
+    if dtype not in (None, "float16"):
+        raise ValueError(f"dtype={dtype!r} is unknown: use 'float16', or None to store what the network has")
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     recipe = recipe_of(model)
     own = getattr(model, "card", None)
@@ -52,11 +65,12 @@ def save(model: nn.Module, folder: str | Path, card: Card | None = None, *, over
     broken = _first_not_finite(model, state)
     if broken is not None:
         raise ValueError(f"key {broken!r} holds NaN or infinity: training diverged, save an earlier model")
-    weights = to_bytes(state)
+    weights = to_bytes(halve(model, state) if dtype == "float16" else state)
     manifest = Manifest(
         network=Network(**asdict(recipe)),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
+        stored=dtype,
         card=card,
         sha256={WEIGHTS: _sha256(weights), MANIFEST: ""},
     )
@@ -85,25 +99,20 @@ def check_target(folder: str | Path, *, overwrite: bool) -> Path:
 
 
 def load(folder_or_zoo_name: str | Path) -> nn.Module:
-    """Read a network from a model folder, in evaluation mode and in the precision it was saved in.
+    """Read a network from a model folder or from the zoo, in evaluation mode and in the precision it was saved in.
 
-    `model.card` holds its card. Raises `BadInput` naming the file and what differs if a byte changed, a key is missing
-    or superfluous, or the weights belong to another architecture.
+    A folder of that name wins over a zoo model, see `fheat.models.zoo`. `model.card` holds its card. Raises `BadInput`
+    naming the file and what differs if a byte changed, a key is missing or superfluous, or the weights belong to
+    another architecture.
     """
-    folder = Path(folder_or_zoo_name)
-    if not str(folder_or_zoo_name):
-        raise BadInput("''", "is not a folder name", "give a folder written by fheat.save")
-    if folder.is_file():
-        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.parent}")
-    if not folder.is_dir():
-        raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
+    folder = find_folder(folder_or_zoo_name)
     manifest = read_manifest(folder)
     path = folder / WEIGHTS
     weights = _read(path)
     if _sha256(weights) != manifest.sha256[WEIGHTS]:
         raise BadInput(path, f"sha256 differs from the one in {MANIFEST}: the file was changed", _GET_AGAIN)
     model = _build(manifest, folder / MANIFEST)
-    _fill(model, weights, path)
+    _fill(model, weights, path, halved=manifest.stored == "float16")
     model.card = manifest.card  # type: ignore[assignment]
     return model.eval()
 
@@ -161,12 +170,14 @@ def _build(manifest: Manifest, path: Path) -> nn.Module:
     return model
 
 
-def _fill(model: nn.Module, weights: bytes, path: Path) -> None:
+def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None:
     name = type(model).__name__
     try:
         stored = from_bytes(weights)
     except SafetensorError as error:
         raise BadInput(path, f"is not a safetensors file ({error})", _GET_AGAIN) from None
+    if halved:
+        stored = unhalve(stored)
     expected = model.state_dict()
     for key in sorted(expected.keys() | stored.keys()):
         if key not in stored:

@@ -1,0 +1,74 @@
+"""Turn the best model of a run into a zoo model: `python benchmarks/publish_zoo.py RUN NAME --data ... --licence ...`.
+
+Closed gates are retired, weights stored as float16, and the card gets what a stranger must know. Where the scans lay on
+the machine that trained is left out.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fheat.allocation.retire import retire
+from fheat.allocation.table import allocation
+from fheat.errors import BadInput
+from fheat.models.card import Card
+from fheat.models.folder import WEIGHTS, load, save
+from fheat.models.zoo import ZOO, checked_name, missing_facts
+
+PRIVATE = ("data", "tensorboard")
+"""Settings of a run that say nothing about the model."""
+
+
+def publish(
+    run: Annotated[Path, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional],
+    /,
+    data: str,
+    licence: str,
+    title: str | None = None,
+    zoo: Path = ZOO,
+    overwrite: bool = False,
+) -> Path:
+    """Write RUN/best into the zoo and return its folder.
+
+    Args:
+        run: folder of a training run with validation.
+        name: what users will type, such as la-4.
+        data: which scans, how many of them labelled, and which the validation Dice is of.
+        licence: what the model may be used for, and what the data ask for.
+        title: one line; by default what the run says.
+        zoo: folder of the zoo.
+        overwrite: replace a model of that name.
+    """
+    model = load(run / "best")
+    card = model.card
+    assert isinstance(card, Card)
+    training = {key: value for key, value in card.training.items() if key not in PRIVATE}
+    facts = {"data": data, "licence": licence, "title": title or card.title, "training": training}
+    card = Card.model_validate(card.model_dump() | facts)
+    missing = missing_facts(card)
+    if missing:
+        raise BadInput(run / "best", f"its card does not state {', '.join(missing)}", "train with validation scans")
+    return save(retire(model), zoo / checked_name(name), card, overwrite=overwrite, dtype="float16")
+
+
+def main() -> None:
+    try:
+        folder = tyro.cli(publish)
+    except (BadInput, ValueError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(3)
+    published = load(folder)
+    assert isinstance(published.card, Card)
+    size, card = (folder / WEIGHTS).stat().st_size, published.card
+    gates = ", ".join(allocation(published).open) or "none"
+    dice = f"{card.metrics['validation_dice']:.4f}"
+    print(f"wrote {folder}: {size:,} bytes of weights, validation Dice {dice}")
+    print(f"gates open: {gates}")
+    print(f"for the table in docs/zoo.md:\n| `{folder.name}` | {dice} | {card.data} | {card.licence} |")
+
+
+if __name__ == "__main__":
+    main()

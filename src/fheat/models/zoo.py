@@ -1,0 +1,74 @@
+"""The zoo: trained model folders that come with the package, called by name."""
+
+import difflib
+import re
+from pathlib import Path
+
+from fheat.errors import BadInput
+from fheat.models.card import Card
+
+ZOO = Path(__file__).parents[1] / "zoo"
+_NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_SEPARATORS = ("/", "\\")
+
+
+def zoo_names() -> list[str]:
+    """Return the names of the trained models that come with the package."""
+    return sorted(path.parent.name for path in ZOO.glob("*/model.json"))
+
+
+def zoo_folder(name: str) -> Path:
+    """Return the model folder of a zoo model, or raise `BadInput` that lists the names."""
+    if name not in zoo_names():
+        raise BadInput(name, "no such model folder or zoo model", _remedy(name))
+    return ZOO / name
+
+
+def find_folder(folder_or_zoo_name: str | Path) -> Path:
+    """Return the folder that is meant, or raise `BadInput`; what is in it is not looked at.
+
+    A `Path`, and a string with a separator in it, is always a path. Any other string is a folder if there is one of
+    that name here, else a zoo model.
+    """
+    folder = Path(folder_or_zoo_name)
+    if not str(folder_or_zoo_name):
+        raise BadInput("''", "is not a folder name", _remedy(""))
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.parent}")
+    if isinstance(folder_or_zoo_name, Path) or any(mark in folder_or_zoo_name for mark in _SEPARATORS):
+        raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
+    return zoo_folder(folder_or_zoo_name)
+
+
+def checked_name(name: str) -> str:
+    """Return a name that a zoo model can have, or raise `ValueError`."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name {name!r} is not usable: use lower-case letters and digits joined by - or .")
+    return name
+
+
+def missing_facts(card: Card) -> list[str]:
+    """Return what the card of a zoo model must state and this one does not."""
+    stated = {
+        "title": card.title,
+        "classes": card.classes,
+        "intensity": card.intensity,
+        "spacing": card.spacing,
+        "orientation": card.orientation,
+        "window": card.window,
+        "data": card.data,
+        "licence": card.licence,
+        "training.iteration": "iteration" in card.training,
+        "training.seed": "seed" in card.training,
+        "metrics.validation_dice": "validation_dice" in card.metrics,
+    }
+    return [fact for fact, value in stated.items() if not value]
+
+
+def _remedy(name: str) -> str:
+    names = zoo_names()
+    close = difflib.get_close_matches(name, names, n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"{meant}give a folder written by fheat.save, or one of the zoo: {', '.join(names) or 'it is empty'}"
