@@ -17,7 +17,7 @@ from fheat.engine.checkpoint import newest_checkpoint
 from fheat.engine.loop import Run
 from fheat.errors import BadInput
 
-LIMIT = 120
+LIMIT = 300
 """Seconds until processes that wait for each other are given up."""
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs gloo and signals")
 
@@ -29,13 +29,8 @@ def _one_thread():
 
 @pytest.fixture
 def settings(config, tmp_path):
-    """Write settings to a file. No dropout: its masks are drawn inside the network, by each process for its own scans.
-
-    A small rate: AdamW makes steps of the rate's length of gradients that are rounding errors.
-    """
-
     def write(name, **others):
-        made = config(**({"network_options": {"dropout": 0.0}, "rate": 3e-4} | others))
+        made = config(**({"network_options": {"dropout": 0.0}} | others))
         path = tmp_path / f"{name}.toml"
         path.write_text(made.to_toml())
         return made, path
@@ -71,10 +66,10 @@ def outcome(jobs):
     return [job.returncode for job in jobs], [out for out, _ in texts], [error for _, error in texts]
 
 
-def train(path, folder):
-    codes, _, errors = outcome(start(["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]))
-    assert codes == [0, 0], errors
-    assert errors == ["", ""]
+def train(path, folder, size=2, code=("-m", "fheat")):
+    words = ["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]
+    codes, _, errors = outcome(start(words, size, code))
+    assert (set(codes), set(errors)) == ({0}, {""})
 
 
 def lines(folder):
@@ -91,46 +86,81 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
+PRECISE = """
+import sys
+import torch
+import fheat.engine.loop as loop
+from fheat.cli.main import main
+from fheat.data.store import VolumeStore
+
+create, crop, norm, single = loop.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm, torch.Tensor.float
+
+def precise_crop(*arguments):
+    images, labels = crop(*arguments)
+    return images.double(), labels
+
+loop.create_model = lambda *arguments, **options: create(*arguments, **options).double()
+loop.validate = lambda *arguments: {"none": 0.0}
+VolumeStore.crop = precise_crop
+torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
+torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
-    _, path = settings("two", method=method, batch=1)
-    train(path, tmp_path / "two")
-    whole, _ = settings("one", method=method, batch=2)
+    """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
+
+    In single precision one voxel whose confidence is rounded to the other side of its threshold is 1.5e-5 of the
+    consistency loss. Without dropout, whose masks are drawn inside the network by each process for its own scans.
+    """
+    for size, batch in ((2, 1), (1, 2)):
+        _, path = settings(f"by-{size}", method=method, batch=batch)
+        train(path, tmp_path / f"run-{size}", size, ("-c", PRECISE))
+    expected, found = (lines(tmp_path / f"run-{size}")[0] for size in (1, 2))
+    assert [line["iteration"] for line in found] == [1, 2, 3, 4, 5, 6]
+    for line, other in zip(expected, found, strict=True):
+        assert line.keys() == other.keys()
+        assert all(line[name] == pytest.approx(other[name], rel=1e-6, abs=1e-6) for name in line)
+    states = [newest_checkpoint(tmp_path / f"run-{size}" / "checkpoints").tensors for size in (1, 2)]
+    learned = [{name: value for name, value in state.items() if name.startswith("model.")} for state in states]
+    assert largest_difference(*learned) < 1e-10
+    assert expected[-1]["total"] < 0.8 * expected[0]["total"]
+    if method == "cse":
+        assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
+        assert found[0]["accepted"] != found[-1]["accepted"]
+
+
+def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path):
+    """As users do it, in single precision.
+
+    With a small rate: of gradients that are nothing but rounding errors AdamW still makes steps as long as the rate.
+    """
+    _, path = settings("two", method="supervised", batch=1, rate=3e-4)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fheat"]
+    words = ["train", "--config", str(path), "--out", str(tmp_path / "two"), "--device", "cpu", "--json"]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LIMIT, env=one_thread)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["iterations"] == 6  # printed once
+    whole, _ = settings("one", method="supervised", batch=2, rate=3e-4)
     one = Run(whole, tmp_path / "one", device="cpu")
     before = {name: value.clone() for name, value in one.step.model.state_dict().items()}
     one.train()
     (expected, measured), (found, also) = lines(tmp_path / "one"), lines(tmp_path / "two")
-    assert [line["iteration"] for line in found] == [1, 2, 3, 4, 5, 6]
     for line, other in zip(expected, found, strict=True):
-        assert line.keys() == other.keys()
         assert all(line[name] == pytest.approx(other[name], rel=1e-5, abs=1e-5) for name in line)
     for line, other in zip(measured, also, strict=True):
         assert line["validation"] == pytest.approx(other["validation"], abs=1e-3)  # a voxel may change sides
     assert largest_difference(weights(tmp_path / "one"), weights(tmp_path / "two")) < 1e-5
     assert largest_difference(before, weights(tmp_path / "two")) > 1e-3
-    states = [newest_checkpoint(tmp_path / name / "checkpoints").tensors for name in ("one", "two")]
-    assert largest_difference(*({"threshold": torch.zeros(1)} | _thresholds(state) for state in states)) < 1e-5
     assert load(tmp_path / "two" / "final").card.training["processes"] == 2
-
-
-def _thresholds(state):
-    return {name: value for name, value in state.items() if name.startswith("method.")}
-
-
-def test_torchrun_starts_it(settings, tmp_path):
-    _, path = settings("two", method="supervised", batch=1, iterations=2)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fheat"]
-    words = ["train", "--config", str(path), "--out", str(tmp_path / "run"), "--device", "cpu", "--json"]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LIMIT, env=one_thread)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["iterations"] == 2  # printed once
-    assert len(lines(tmp_path / "run")[0]) == 2
 
 
 def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(settings, tmp_path):
     """With dropout as it is: the generators of both processes must come back too."""
-    made, path = settings("two", batch=1, iterations=14, network_options={}, validate_every=3, checkpoint_every=1)
+    made, path = settings("two", batch=1, iterations=7, network_options={}, checkpoint_every=1)
     train(path, tmp_path / "whole")
     folder = tmp_path / "parts"
     jobs = start(["train", "--config", str(path), "--out", str(folder), "--device", "cpu"])
@@ -142,7 +172,7 @@ def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(set
     codes, _, errors = outcome(jobs)
     assert codes == [143, 143], errors
     found = newest_checkpoint(folder / "checkpoints")
-    assert 2 <= found.iteration < 14
+    assert 2 <= found.iteration < 7
     assert found.facts["processes"] == 2
     assert found.tensors["method.threshold"].shape[0] == 2
     assert not torch.equal(*found.tensors["method.threshold"])
@@ -178,16 +208,13 @@ sys.exit(main(sys.argv[1:]))
     ("words", "code", "says"),
     [
         (["--labelled", "99"], 3, "labelled training scans, not 99"),
-        (["--rate", "fast"], 2, "--rate"),
-        (["--out", "{scans}"], 3, "exists and is not empty"),  # only the first process looks
         (["--checkpoint-every", "1"], 4, "No space left on device"),  # only the first process writes
     ],
 )
-def test_what_goes_wrong_on_one_ends_both_with_one_line(settings, scans, tmp_path, words, code, says):
+def test_what_goes_wrong_on_one_ends_both_with_one_line(settings, tmp_path, words, code, says):
     _, path = settings("two", method="supervised", batch=1, iterations=3)
-    given = [word.format(scans=scans) for word in words]
     basis = ["train", "--config", str(path), "--device", "cpu", "--out", str(tmp_path / "run")]
-    codes, outputs, errors = outcome(start([*basis, *given], code=("-c", FULL_DISK)))
+    codes, outputs, errors = outcome(start([*basis, *words], code=("-c", FULL_DISK)))
     assert codes == [code, code], errors
     assert says in errors[0]
     assert (errors[0].count("\n"), errors[1], outputs) == (1, "", ["", ""])
