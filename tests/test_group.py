@@ -8,6 +8,7 @@ import torch
 from fheat.data.augment import gamma, noise, soft_mask
 from fheat.errors import BadInput
 from fheat.group import ALONE, Group
+from fheat.methods.cse import box_scores
 
 
 def test_alone_nothing_is_sent_or_copied():
@@ -67,3 +68,17 @@ def test_bad_input_travels_between_processes():
     error = pickle.loads(pickle.dumps(BadInput("scan.nii", "is empty", "send it again")))
     assert str(error) == "scan.nii: is empty; send it again"
     assert error.remedy == "send it again"
+
+
+def test_boxes_are_scored_over_the_batch_of_the_group():
+    attention, patch, parts = torch.rand(2, 1, 7, 7, 5), torch.Size((112, 112, 80)), []
+
+    class Adding(Group):
+        def sum(self, part):
+            parts.append(part)
+            return sum(parts)
+
+    box_scores(attention[:1], patch, Adding())
+    both = box_scores(attention[1:], patch, Adding())
+    assert (both - box_scores(attention, patch)).abs().max() < 1e-5
+    assert (both - box_scores(attention[1:], patch)).abs().max() > 1e-2
