@@ -11,3 +11,6 @@ class BadInput(Exception):  # noqa: N818 - the name is public and says what it i
         self.path = Path(path)
         self.reason = reason
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type["BadInput"], tuple[Path, str, str]]:
+        return BadInput, (self.path, self.reason, self.remedy)

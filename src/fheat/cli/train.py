@@ -1,9 +1,11 @@
 """`fheat train DATA`: from a dataset and a handful of labels to a model folder."""
 
+import io
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FrameType
@@ -19,7 +21,10 @@ from fheat.cli.options import parse
 from fheat.cli.progress import progress_bar
 from fheat.engine.config import TrainConfig, checked, read_config
 from fheat.engine.loop import Look, Run, Stopped
+from fheat.engine.parallel import join, leave
 from fheat.engine.run_folder import RunFolder
+from fheat.errors import BadInput
+from fheat.group import Group
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -33,6 +38,8 @@ class Train:
     Example: fheat train scans --method cse --labelled 4 --out run
 
     Example: fheat train --resume --out run
+
+    Example: torchrun --nproc-per-node 2 -m fheat train scans --out run
     """
 
     data: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = None
@@ -80,32 +87,65 @@ class Train:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the verb."""
-    options = parse(Train, "train", arguments)
-    config = _config(options)
-    with progress_bar("reading") as show:
-        job = Run(config, options.out, resume=options.resume, device=options.device, reading=show)
+    """Run the verb, as one process or as one of those that torchrun has started."""
+    group = join()
+    try:
+        _run(arguments, group)
+    except (BadInput, UsageError, OSError, MemoryError):
+        if group.rank > 0:
+            sys.stderr = io.StringIO()  # all processes have failed alike, and the first one says it
+        raise
+    finally:
+        leave()
+
+
+def _run(arguments: Sequence[str], group: Group) -> None:
     received: list[int] = []
+    jobs: list[Run] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt  # asked twice: do not wait for the iteration
+        # A launcher passes on what the terminal has sent already, and ends the others when one process has failed.
+        if group.size == 1 and (received or not jobs):
+            raise KeyboardInterrupt  # asked twice, or with nothing to save: do not wait for the iteration
         received.append(number)
-        job.stop()
+        for job in jobs:
+            job.stop(number)
 
+    with _handling(stop):
+        options = group.together(lambda: parse(Train, "train", arguments))
+        config = group.together(lambda: _config(options))
+        with progress_bar("reading", quiet=group.rank > 0) as show:
+            job = Run(config, options.out, resume=options.resume, device=options.device, reading=show, group=group)
+        jobs.append(job)
+        for number in received:
+            job.stop(number)
+        try:
+            _train(job)
+        except Stopped as stopped:
+            if group.rank == 0:
+                again = f"{program()} train --resume --out {options.out}"
+                print(
+                    f"fheat: stopped and saved at iteration {stopped.iteration}; go on with '{again}'", file=sys.stderr
+                )
+            raise SystemExit(EXIT[signal.Signals(stopped.reason)]) from None
+    if group.rank == 0:
+        _report(options, job)
+
+
+@contextmanager
+def _handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     previous = {number: signal.signal(number, stop) for number in EXIT}
     try:
-        _train(job)
-    except Stopped as stopped:
-        again = f"{program()} train --resume --out {options.out}"
-        print(f"fheat: stopped and saved at iteration {stopped.iteration}; go on with '{again}'", file=sys.stderr)
-        raise SystemExit(EXIT[signal.Signals(received[0])]) from None
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _report(options: Train, job: Run) -> None:
     outcome = {
         "run": str(options.out),
-        "iterations": config.iterations,
+        "iterations": job.config.iterations,
         "validation_dice": job.best,
         "skipped": int(job.step.optimiser.skipped),
         "gates": {site: gate.strength.item() for site, gate in job.step.gates.items()},
@@ -114,7 +154,7 @@ def run(arguments: Sequence[str]) -> None:
         print(json.dumps(outcome, indent=1))
         return
     best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
-    print(f"{config.iterations} iterations{best}; wrote {options.out / 'final'}; next:")
+    print(f"{job.config.iterations} iterations{best}; wrote {options.out / 'final'}; next:")
     print(f"  {program()} allocation {options.out / 'final'}")
 
 
@@ -137,7 +177,7 @@ def _config(options: Train) -> TrainConfig:
 
 def _train(job: Run) -> None:
     screen = Console(stderr=True)
-    if not screen.is_terminal:
+    if job.group.rank > 0 or not screen.is_terminal:
         job.train()
         return
     with Live(console=screen, transient=True, refresh_per_second=4) as live:

@@ -31,7 +31,7 @@ class TrainConfig(BaseModel):
     box: Literal["unlabelled", "labelled"] = "unlabelled"
     """What the box of CSE holds; see `fheat.methods.cse`."""
     batch: PositiveInt = 2
-    """Labelled scans per step, and as many unlabelled ones."""
+    """Labelled scans per step and process, and as many unlabelled ones."""
     iterations: PositiveInt = 16_000
     warm_up: Count = 500
     rate: PositiveFloat = 0.01

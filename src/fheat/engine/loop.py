@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fheat.engine.config import TrainConfig
 from fheat.engine.memory import memory_for
 from fheat.engine.optimiser import Optimiser, Rates
 from fheat.engine.order import draw_order, draw_places
+from fheat.engine.parallel import device_for
 from fheat.engine.placement import place
 from fheat.engine.resume import check_same_run
 from fheat.engine.run_folder import RunFolder
@@ -24,6 +26,7 @@ from fheat.engine.step import Step
 from fheat.engine.tensorboard import TensorBoard
 from fheat.engine.validation import validate
 from fheat.errors import BadInput
+from fheat.group import ALONE, Group
 from fheat.inference.windows import Windows
 from fheat.methods.base import Method
 from fheat.methods.cse import CSE
@@ -52,21 +55,25 @@ class Look:
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
-    """A run that was asked to stop has saved its state at this iteration."""
+    """A run that was asked to stop, for a reason that is a number, has saved its state at this iteration."""
 
-    def __init__(self, iteration: int) -> None:
+    def __init__(self, iteration: int, reason: int) -> None:
         super().__init__(f"stopped at iteration {iteration}")
-        self.iteration = iteration
+        self.iteration, self.reason = iteration, reason
 
 
 class Run:
     """One training run in its folder.
+
+    The processes of a group build the same run, call the same methods, and see the same data and folder. The first one
+    writes, validates and watches; the others wait for it. What goes wrong there is raised by all.
 
     Args:
         config: see `TrainConfig`.
         folder: new or empty; with `resume` the folder of a run that was interrupted.
         device: `cuda` where there is one, else `cpu`.
         watch: called every `FLUSH` iterations.
+        group: the processes that train together; each has `config.batch` scans of every batch.
     """
 
     def __init__(
@@ -78,30 +85,24 @@ class Run:
         device: str | None = None,
         watch: Callable[[Look], None] = lambda look: None,
         reading: Callable[[int, int], None] = lambda done, total: None,
+        group: Group = ALONE,
     ) -> None:
-        self.config, self.watch = config, watch
-        self.folder = RunFolder(folder, TensorBoard(folder) if config.tensorboard else None)
+        self.config, self.watch, self.group = config, watch, group
+        self.folder = RunFolder(folder, TensorBoard(folder) if config.tensorboard and group.rank == 0 else None)
         if not resume:
-            self.folder.check_free()
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.dataset = open_dataset(config.data)
-        self.scans = load_scans(self.dataset, config, reading)
+            group.lead(self.folder.check_free)
+        self.device = group.together(lambda: device_for(group, device))
+        self.dataset = group.together(lambda: open_dataset(config.data))
+        self.scans = group.together(lambda: load_scans(self.dataset, config, reading))
         self.classes = class_names(self.dataset.labels)
         self.step = self._build()
         self.best: float | None = None
         self.done = self._logged = 0
-        self._stopping = False
-        found = newest_checkpoint(self.folder.checkpoints) if resume else None
+        self._stopping = 0
         if resume:
-            check_same_run(self.folder, config, found)
-        if found is not None:
-            restore(self.step, found.tensors)
-            self.done = self._logged = found.iteration
-            self.best = found.facts["best"]
-        if resume:
-            self.folder.rewind_log(self.done)
+            self._go_on()
         else:
-            self.folder.begin(config)
+            group.lead(lambda: self.folder.begin(config))
 
     def train(self) -> Path:
         """Run to the end and return the folder of the final model."""
@@ -115,31 +116,58 @@ class Run:
             self.step()
             self.done += 1
             at_end = self.done == config.iterations
+            reason = self.group.largest(self._stopping)
             validating = bool(self.scans.validation) and (self.done % config.validate_every == 0 or at_end)
-            saving = self.done % config.checkpoint_every == 0 or at_end or self._stopping
+            saving = self.done % config.checkpoint_every == 0 or at_end or reason
             if not (validating or saving or self.done % FLUSH == 0):
                 continue
-            self._look(first, began)
+            self.group.lead(partial(self._look, first, began))
             if validating:
-                self._validate()
+                self.group.lead(self._validate)
             if saving:
                 self.checkpoint()
-            if self._stopping and not at_end:
-                raise Stopped(self.done)
+            if reason and not at_end:
+                raise Stopped(self.done, reason)
             first, began = self.done, time.perf_counter()
-        return self._save("final")
+        self.group.lead(lambda: self._save("final"))
+        return self.folder.path / "final"
 
-    def stop(self) -> None:
-        """Ask the run to save its state after the iteration it is in, and to raise `Stopped`."""
-        self._stopping = True
+    def stop(self, reason: int = 1) -> None:
+        """Ask the run to save its state after the iteration it is in, and to raise `Stopped`.
 
-    def checkpoint(self) -> Path:
+        Asked on one process, all stop after the same iteration. The largest of different reasons counts.
+        """
+        self._stopping = reason
+
+    def checkpoint(self) -> None:
         """Write the complete state now, the log before it."""
-        self._log()
-        state = Checkpoint(
-            self.done, state_of(self.step), {"best": self.best, "settings": self.config.model_dump(mode="json")}
-        )
-        return save_checkpoint(self.folder.checkpoints, state)
+        facts = {"best": self.best, "settings": self.config.model_dump(mode="json")} | self._processes()
+        state = Checkpoint(self.done, state_of(self.step), facts)
+
+        def write() -> None:
+            self._log()
+            save_checkpoint(self.folder.checkpoints, state)
+
+        self.group.lead(write)
+
+    def _go_on(self) -> None:
+        """Restore the newest checkpoint, if there is one, and drop what was logged after it."""
+        found = self.group.together(lambda: newest_checkpoint(self.folder.checkpoints))
+        if len(set(self.group.tell(found.iteration if found else 0))) > 1:
+            raise BadInput(self.folder.path, "is not the same for all processes", "use a folder that they share")
+        check_same_run(self.folder, self.config, found)
+        if found is not None:
+            processes = found.facts.get("processes", 1)
+            if processes != self.group.size:
+                remedy = f"go on with {processes}, see docs/training.md"
+                raise BadInput(self.folder.path, f"is the run of {processes} processes, not {self.group.size}", remedy)
+            restore(self.step, found.tensors)
+            self.done = self._logged = found.iteration
+            self.best = found.facts["best"]
+        self.group.lead(lambda: self.folder.rewind_log(self.done))
+
+    def _processes(self) -> dict[str, int]:
+        return {} if self.group.size == 1 else {"processes": self.group.size}
 
     def _log(self) -> None:
         """Log the iterations since the last time."""
@@ -170,7 +198,7 @@ class Run:
             self.best = mean
             self._save("best")
 
-    def _save(self, name: str) -> Path:
+    def _save(self, name: str) -> None:
         config = self.config
         windows = self._windows()
         card = Card(
@@ -181,10 +209,10 @@ class Run:
             orientation=self.scans.orientation,
             window=Window(size=windows.size, stride=windows.stride),
             data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.names)} scans labelled",
-            training={"iteration": self.done, **config.model_dump(mode="json")},
+            training={"iteration": self.done, **config.model_dump(mode="json"), **self._processes()},
             metrics={} if self.best is None else {"validation_dice": self.best},
         )
-        return save(self.step.model, self.folder.path / name, card, overwrite=True)
+        save(self.step.model, self.folder.path / name, card, overwrite=True)
 
     def _windows(self) -> Windows:
         size = self.config.patch_size
@@ -197,19 +225,19 @@ class Run:
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
         model = _network(config, scans.channels, len(self.classes))
-        method = _method(config)
+        method, size = _method(config, self.group), self.group.size
         with memory_for(f"a set of {len(scans.volumes)} scans", config.data, self.device, "set resident to no"):
             store = place(scans.volumes, self.device, config.resident)
         scans.volumes.clear()  # the store has them
         generator = torch.Generator().manual_seed(config.seed)
         count, rest = scans.labelled, len(scans.names) - scans.labelled
         orders = (
-            draw_order(count, method.labelled, config.iterations, generator),
-            count + draw_order(rest, method.unlabelled, config.iterations, generator),
+            draw_order(count, size * method.labelled, config.iterations, generator),
+            count + draw_order(rest, size * method.unlabelled, config.iterations, generator),
         )
         places = (
-            draw_places(method.labelled, config.iterations, generator),
-            draw_places(method.unlabelled, config.iterations, generator),
+            draw_places(size * method.labelled, config.iterations, generator),
+            draw_places(size * method.unlabelled, config.iterations, generator),
         )
         model.to(self.device).train()
         rates = Rates(config.rate, config.theta_rate, config.delta_rate, config.rational_rate)
@@ -223,6 +251,7 @@ class Run:
             patch=config.patch_size,
             warm_up=config.warm_up,
             precision=torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32,
+            group=self.group,
         )
 
 
@@ -234,7 +263,7 @@ def _network(config: TrainConfig, channels: int, classes: int) -> SegmentationNe
         raise BadInput("network", str(error), "see fheat models") from None
 
 
-def _method(config: TrainConfig) -> Method:
+def _method(config: TrainConfig, group: Group) -> Method:
     if config.method == "supervised":
-        return Supervised(labelled=config.batch)
-    return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box)
+        return Supervised(labelled=config.batch, group=group)
+    return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box, group=group)

@@ -10,10 +10,12 @@ def state_of(step: Step) -> dict[str, Tensor]:
     """Return copies of everything the next iteration depends on, and of what was logged so far.
 
     Weights and buffers of network and method, moments of the optimiser, iteration, skipped updates, history, and the
-    states of the random generators of host and device.
+    states of the random generators of host and device. All processes of a group call this and get the same: what each
+    remembers of its own scans is gathered, everything else is alike in all.
     """
     state = {f"model.{name}": value for name, value in step.model.state_dict().items()}
-    state |= {f"method.{name}": value for name, value in step.method.state_dict().items()}
+    for name, value in step.method.state_dict().items():
+        state[f"method.{name}"] = step.group.gather(value) if name in step.method.per_slot else value
     for index, parameter in enumerate(step.optimiser.parameters):
         moments = step.optimiser.adamw.state[parameter]
         state |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
@@ -29,7 +31,9 @@ def state_of(step: Step) -> dict[str, Tensor]:
 def restore(step: Step, state: dict[str, Tensor]) -> None:
     """Put a step into a state, in place, before its first iteration."""
     step.model.load_state_dict(_part(state, "model."))
-    step.method.load_state_dict(_part(state, "method."))
+    remembered = _part(state, "method.")
+    own = {name: step.group.rows(value) for name, value in remembered.items() if name in step.method.per_slot}
+    step.method.load_state_dict(remembered | own)
     device = step.iteration.device
     for index, parameter in enumerate(step.optimiser.parameters):
         moments = _part(state, f"optimiser.{index}.")

@@ -8,7 +8,9 @@ from fheat.data.pack import Size
 from fheat.data.store import VolumeStore
 from fheat.data.stream import HostStore
 from fheat.engine.optimiser import Optimiser
+from fheat.engine.parallel import parallel
 from fheat.engine.schedule import rate_factor
+from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
@@ -18,6 +20,8 @@ _EAGER = 3
 """Iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
 _LOOK = 200
 """Iterations between looks for gates that closed."""
+_EAGER_IN_A_GROUP = 11
+"""As many as `DistributedDataParallel` needs."""
 
 
 class Step:
@@ -25,7 +29,8 @@ class Step:
 
     Nothing in it asks the host: which scans come (`orders`) and where crops of them lie (`places`) is drawn
     beforehand, the iteration counts itself, and losses and gates go into `history`, (iterations, columns), read
-    whenever somebody wants to know.
+    whenever somebody wants to know. `orders` and `places` are for the whole batch of the group, of which this process
+    crops and learns its rows.
     """
 
     def __init__(
@@ -40,15 +45,18 @@ class Step:
         patch: Size,
         warm_up: int,
         precision: torch.dtype,
+        group: Group = ALONE,
     ) -> None:
         device = store.low.device
         self.model, self.method, self.store, self.optimiser = model, method, store, optimiser
-        self.warm_up, self.precision = warm_up, precision
-        self.labelled, self.unlabelled = (order.to(device) for order in orders)
-        self.iterations = len(self.labelled)
-        self.crops = [
-            store.crops(cases, where, patch) for cases, where in zip(orders, places, strict=True) if cases.shape[1]
-        ]
+        self.warm_up, self.precision, self.group = warm_up, precision, group
+        self.network = parallel(model, group)
+        self.iterations = len(orders[0])
+        cases, where = (
+            [group.rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in (orders, places)
+        )
+        self.crops = [store.crops(*drawn, patch) for drawn in zip(cases, where, strict=True) if drawn[0].shape[1]]
+        self.unlabelled = cases[1].to(device)
         if method.needs_teacher:
             method.teacher = MeanTeacher(model)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
@@ -66,7 +74,7 @@ class Step:
     def __call__(self) -> None:
         """Advance by one iteration."""
         self._calls += 1
-        if self._calls % _LOOK == 0:
+        if self._calls % _LOOK == 0 and self.group.size == 1:  # others would wait for its gradients
             self._let_closed_gates_sleep()
         for crops in self.crops:
             crops.load(self.iteration)
@@ -75,7 +83,7 @@ class Step:
             return
         if self._graph is not None:
             self._graph.replay()
-        elif self._ran < _EAGER:
+        elif self._ran < (_EAGER if self.group.size == 1 else _EAGER_IN_A_GROUP):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -103,7 +111,7 @@ class Step:
         with torch.autocast(
             self.iteration.device.type, self.precision, enabled=self.precision != torch.float32, cache_enabled=False
         ):
-            losses = self.method.losses(self.model, batch)
+            losses = self.method.losses(self.network, batch)
         losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
         for gate in self.gates.values():
             if gate.asleep:  # what its transform would have sent back: the optimiser's moments go on as if it had
@@ -116,7 +124,7 @@ class Step:
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
         for gate in self.gates.values():
             values += [gate.strength.detach(), gate.alpha.detach()]
-        row = torch.stack([value.to(self.history.device, torch.float32) for value in values])
+        row = self.group.mean(torch.stack([value.to(self.history.device, torch.float32) for value in values]))
         self.history.index_copy_(0, self.iteration[None], row[None])
         self.iteration += 1
 
@@ -126,5 +134,5 @@ class Step:
             return Batch(images, labels, images[:0], images[:0])
         weak, _ = self.crops[1](self.iteration)
         unlabelled = self.unlabelled.index_select(0, self.iteration[None])[0]
-        strong = noise(gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled]))
-        return Batch(images, labels, weak, strong)
+        bright = gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled], group=self.group)
+        return Batch(images, labels, weak, noise(bright, group=self.group))

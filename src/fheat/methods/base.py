@@ -33,7 +33,13 @@ class Method(nn.Module):
     """Labelled scans per step."""
     unlabelled: int
     """Unlabelled scans per step."""
+    per_slot: ClassVar[tuple[str, ...]] = ()
+    """Buffers with one row per scan of this process; the others are alike in all processes."""
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
-        """Return a scalar for each of `names`. Called in training mode, perhaps while a graph is captured."""
+        """Return a scalar for each of `names`. Called in training mode, perhaps while a graph is captured.
+
+        Gradients and logged values are averaged over a group of processes. Where that is not what one process with all
+        scans would compute, as with a quotient of sums over the batch, the sums go through `Group.sum`.
+        """
         raise NotImplementedError

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fheat.data.augment import soft_mask
+from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.components import largest_component
 from fheat.methods.losses import masked_dice_loss, one_hot, supervised_loss
@@ -34,11 +35,13 @@ class CSE(Method):
         scans: labelled and as many unlabelled scans per step; they are mixed in pairs.
         box: what the box holds, `unlabelled` content (the paper's text) or `labelled` (the released code).
         consistency, mix: weights of the two unsupervised terms.
+        group: the processes that share a batch, its sums and its box.
 
     Remembers one confidence threshold per batch slot and 16-voxel block, starting at 0.8.
     """
 
     names: ClassVar = ("total", "supervised", "consistency", "mix", "accepted")
+    per_slot: ClassVar = ("threshold",)
     threshold: Tensor
 
     def __init__(
@@ -49,6 +52,7 @@ class CSE(Method):
         box: Inside = "unlabelled",
         consistency: float = 1.0,
         mix: float = 4.0,
+        group: Group = ALONE,
     ) -> None:
         super().__init__()
         if any(length % BLOCK for length in patch_size):
@@ -57,6 +61,7 @@ class CSE(Method):
             raise ValueError(f"box={box!r} is unknown: use 'unlabelled' or 'labelled'")
         self.labelled = self.unlabelled = scans
         self.box = box
+        self.group = group
         self.weights = consistency, mix
         grid = [length // BLOCK for length in patch_size]
         self.register_buffer("threshold", torch.full((scans, 1, *grid), FIRST_THRESHOLD))
@@ -66,13 +71,13 @@ class CSE(Method):
         with torch.no_grad():
             seen = model.forward_features(batch.weak)
             weak = seen.logits.float()
-            mask = draw_box(seen.attention, batch.weak.shape[2:])
+            mask = draw_box(seen.attention, batch.weak.shape[2:], self.group)
             if self.box == "unlabelled":
                 mask = 1 - mask
             mixture = batch.images * mask + batch.weak * (1 - mask)
-        views = torch.cat([batch.images, soft_mask(batch.strong), mixture])
+        views = torch.cat([batch.images, soft_mask(batch.strong, group=self.group), mixture])
         labelled, strong, mixed = model(views).float().split([self.labelled, self.unlabelled, self.labelled])
-        supervised = sum(supervised_loss(labelled, batch.labels))
+        supervised = sum(supervised_loss(labelled, batch.labels, self.group))
         consistency, accepted = self._consistency(weak, strong)
         mix = mixture_loss(mixed, batch.labels, pseudo_labels(weak), mask)
         total = supervised + self.weights[0] * consistency + self.weights[1] * mix
@@ -129,13 +134,14 @@ def spread(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
+def draw_box(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tensor:
     """Draw one of 27 boxes, more likely where attention is high, and return it as a mask (X, Y, Z) of ones and zeros.
 
     Boxes measure two thirds of the patch and start at 0, 1 and 2 strides of half the rest. Scores are the attention in
-    each box over the whole batch, brought to [0, 1]; their softmax is the chance. Equal scores make a uniform draw.
+    each box over the whole batch of the group, brought to [0, 1]; their softmax is the chance. Equal scores make a
+    uniform draw.
     """
-    chance = box_scores(attention, patch).flatten().softmax(dim=0)
+    chance = box_scores(attention, patch, group).flatten().softmax(dim=0)
     choice = (chance / torch.empty_like(chance).exponential_()).argmax()
     mask = attention.new_ones((), dtype=torch.float32)
     for place, length in zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True):
@@ -145,7 +151,7 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     return mask
 
 
-def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
+def box_scores(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tensor:
     """Return the attention inside each box, (3, 3, 3), between 0 for the least and 1 for the most; 0 where all agree.
 
     Attention, (B, 1, x, y, z), is thought of as interpolated to the patch, corners aligned. Interpolating and adding up
@@ -154,6 +160,7 @@ def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
     scores = attention.float().sum(dim=(0, 1))
     for axis, length in enumerate(patch):
         scores = torch.tensordot(scores, _box_weights(length, attention.shape[axis + 2], attention.device), ([0], [1]))
+    scores = group.sum(scores)
     low, high = scores.min(), scores.max()
     return torch.where(high > low, (scores - low) / (high - low).clamp(min=1e-30), 0.0)
 

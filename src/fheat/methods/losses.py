@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fheat.group import ALONE, Group
+
 _AXES = (2, 3, 4)
 
 
@@ -16,14 +18,14 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
     return (labels[:, None] == values).float()
 
 
-def squared_dice_loss(probabilities: Tensor, target: Tensor, epsilon: float = 1e-10) -> Tensor:
+def squared_dice_loss(probabilities: Tensor, target: Tensor, epsilon: float = 1e-10, *, group: Group = ALONE) -> Tensor:
     """1 - (2 sum pg + e) / (sum p^2 + sum g^2 + e), sums over the whole batch, mean over classes (DSQ2).
 
-    `probabilities` and `target` are (B, K, ...). A perfect prediction gives 0.
+    `probabilities` and `target` are (B, K, ...). A perfect prediction gives 0. The batch is that of the whole group.
     """
     axes = (0, *_AXES)
-    overlap = (probabilities * target).sum(axes)
-    total = probabilities.square().sum(axes) + target.square().sum(axes)
+    overlap = group.sum((probabilities * target).sum(axes))
+    total = group.sum(probabilities.square().sum(axes) + target.square().sum(axes))
     return 1 - ((2 * overlap + epsilon) / (total + epsilon)).mean()
 
 
@@ -38,7 +40,8 @@ def masked_dice_loss(probabilities: Tensor, target: Tensor, mask: Tensor, epsilo
     return 1 - ((2 * overlap + epsilon) / (total + epsilon)).mean()
 
 
-def supervised_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def supervised_loss(logits: Tensor, labels: Tensor, group: Group = ALONE) -> tuple[Tensor, Tensor]:
     """Cross-entropy, mean over voxels, and squared Dice loss of exclusive classes."""
     probabilities = logits.softmax(dim=1)
-    return F.cross_entropy(logits, labels), squared_dice_loss(probabilities, one_hot(labels, logits.shape[1]))
+    target = one_hot(labels, logits.shape[1])
+    return F.cross_entropy(logits, labels), squared_dice_loss(probabilities, target, group=group)

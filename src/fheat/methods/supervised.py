@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.losses import one_hot, squared_dice_loss
 from fheat.models.base import SegmentationNetwork
@@ -19,6 +20,7 @@ class Supervised(Method):
         labelled: scans per step.
         regions: for each output channel the label values inside it, where channels are nested regions (whole tumour,
             tumour core, enhancing tumour) instead of exclusive classes; then sigmoid and binary cross-entropy.
+        group: the processes that share a batch.
 
     Difference from the released code: its batch of the fully supervised run is 1; here as many as asked for.
     """
@@ -26,10 +28,11 @@ class Supervised(Method):
     names: ClassVar = ("total", "ce", "dice")
     unlabelled = 0
 
-    def __init__(self, *, labelled: int = 2, regions: tuple[tuple[int, ...], ...] = ()) -> None:
+    def __init__(self, *, labelled: int = 2, regions: tuple[tuple[int, ...], ...] = (), group: Group = ALONE) -> None:
         super().__init__()
         self.labelled = labelled
         self.regions = regions
+        self.group = group
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, `ce` and `dice`."""
@@ -40,7 +43,7 @@ class Supervised(Method):
         else:
             target = one_hot(batch.labels, logits.shape[1])
             ce, probabilities = F.cross_entropy(logits, batch.labels), logits.softmax(dim=1)
-        dice = squared_dice_loss(probabilities, target)
+        dice = squared_dice_loss(probabilities, target, group=self.group)
         return {"total": ce + dice, "ce": ce, "dice": dice}
 
 

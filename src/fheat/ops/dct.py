@@ -31,7 +31,8 @@ ExactTransform = Literal["product", "split", "fft"]
 def dct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_last: bool = False) -> Tensor:
     """Orthonormal DCT-II over the last `dims` axes, or with `channels_last` over those before the last.
 
-    Shapes: (..., *grid) or (..., *grid, C) -> the same. Half precision is computed and returned in float32, also under autocast.
+    Shapes: (..., *grid) or (..., *grid, C) -> the same. Half precision is computed and returned in float32, also
+    under autocast.
 
     >>> x = torch.ones(1, 1, 4, 4, 4)
     >>> float(dct(x)[0, 0, 0, 0, 0])

@@ -6,7 +6,7 @@ The plain twin is `fheat.methods.components.largest_component`; both take the sa
 import torch
 from torch import Tensor
 
-from fheat.ops.kernels import component_kernels as kernel
+from fheat.ops.kernels.device import components as device
 
 _BLOCK = 1024
 _HOPS = 16
@@ -18,13 +18,13 @@ def largest_component(masks: Tensor, rounds: int) -> Tensor:
     voxels = grid[0] * grid[1] * grid[2]
     programs = samples, -(-voxels // _BLOCK)
     roots, parents = (torch.empty(samples, voxels, dtype=torch.int32, device=masks.device) for _ in range(2))
-    kernel.begin[programs](masks.contiguous().view(torch.uint8), roots, parents, voxels, BLOCK=_BLOCK)
+    device.begin[programs](masks.contiguous().view(torch.uint8), roots, parents, voxels, BLOCK=_BLOCK)
     for last in [False] * (rounds - 1) + [True]:
-        kernel.hook[programs](roots, parents, *grid, BLOCK=_BLOCK)
-        kernel.climb[programs](roots, parents, voxels, HOPS=_HOPS, BLOCK=_BLOCK)
+        device.hook[programs](roots, parents, *grid, BLOCK=_BLOCK)
+        device.climb[programs](roots, parents, voxels, HOPS=_HOPS, BLOCK=_BLOCK)
         if not last:
-            kernel.reset[programs](parents, voxels, BLOCK=_BLOCK)
+            device.reset[programs](parents, voxels, BLOCK=_BLOCK)
     sizes = torch.zeros_like(roots)
-    kernel.count[programs](roots, sizes, voxels, BLOCK=_BLOCK)
+    device.count[programs](roots, sizes, voxels, BLOCK=_BLOCK)
     winner = sizes.argmax(dim=1, keepdim=True) + 1
     return (roots == winner).view_as(masks)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops.kernels import depthwise_kernels
+from fheat.ops.kernels.device import depthwise
 from fheat.ops.kernels.launch import partials, tiling
 
 
@@ -22,20 +22,20 @@ class _ResidualDepthwise(torch.autograd.Function):
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out = torch.empty_like(x)
-        depthwise_kernels.residual_depthwise[plan.grid](x, weight, out, *grid, plan.span, **plan.shape)
+        depthwise.residual_depthwise[plan.grid](x, weight, out, *grid, plan.span, **plan.shape)
         ctx.save_for_backward(x, weight)
         ctx.plan, ctx.grid = plan, grid
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         plan, grid = ctx.plan, ctx.grid
         slope = slope.contiguous()
         x_slope, partial = torch.empty_like(x), partials(plan, weight.numel(), x)
-        depthwise_kernels.depthwise_gradient[plan.grid](slope, slope, weight, x_slope, *grid, plan.span, **plan.shape)
-        depthwise_kernels.depthwise_weights[(*plan.grid, 27)](
+        depthwise.depthwise_gradient[plan.grid](slope, slope, weight, x_slope, *grid, plan.span, **plan.shape)
+        depthwise.depthwise_weights[(*plan.grid, 27)](
             slope, x, partial, weight.numel(), 0, *grid, plan.span, **plan.shape, SPLITS=plan.splits, BIAS=False
         )
         return x_slope, partial.sum(dim=0).view_as(weight)

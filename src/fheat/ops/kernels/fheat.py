@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.dct import dct, idct
-from fheat.ops.kernels import depthwise_kernels, fheat_kernels, norm_kernels
+from fheat.ops.kernels.device import depthwise, fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
 
 
@@ -37,9 +37,7 @@ class Mixed(NamedTuple):
     y: Tensor
 
 
-def fheat_half(
-    x: Tensor, gate: tuple[Tensor, Tensor | None] | None, weights: FHEATWeights, eps: float = 1e-5
-) -> Mixed:
+def fheat_half(x: Tensor, gate: tuple[Tensor, Tensor | None] | None, weights: FHEATWeights, eps: float = 1e-5) -> Mixed:
     """Return x + norm(FHEAT(x)); `gate` is the multiplier (X, Y, Z) and the flag "closed", or None: no transform."""
     multiplier, closed = gate or (None, None)
     found = _FHEATHalf.apply(x, multiplier, closed, eps, operand_type(x), *weights)  # type: ignore[no-untyped-call]
@@ -57,7 +55,7 @@ class _FHEATHalf(torch.autograd.Function):
         shape, splits = plan.shape, plan.splits
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
-        fheat_kernels.project_forward[plan.grid](
+        fheat.project_forward[plan.grid](
             x, w.depthwise, w.depthwise_bias, w.project, w.project_bias, v, g, moments, *grid, plan.span,
             **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
@@ -66,12 +64,12 @@ class _FHEATHalf(torch.autograd.Function):
             spectrum = dct(v, channels_last=True)
             t = idct(spectrum * multiplier[..., None], channels_last=True)
             t = t if closed is None else torch.where(closed, v, t)
-            norm_kernels.find_moments[plan.grid](t, moments, plan.voxels, plan.span, **shape, SPLITS=splits)
-        fheat_kernels.gated_forward[plan.grid](
+            norm.find_moments[plan.grid](t, moments, plan.voxels, plan.span, **shape, SPLITS=splits)
+        fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        norm_kernels.residual_norm[plan.grid](
+        norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
@@ -81,7 +79,7 @@ class _FHEATHalf(torch.autograd.Function):
         return after, after_moments, y
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
         w, plan, grid, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.grid, ctx.eps, ctx.dot
@@ -93,15 +91,15 @@ class _FHEATHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         slope = slope.contiguous()
         normal_slope, gate_slope, value_slope, local_slope, x_slope = (torch.empty_like(x) for _ in range(5))
-        norm_kernels.norm_sums[plan.grid](
+        norm.norm_sums[plan.grid](
             slope, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
-        fheat_kernels.gated_backward[plan.grid](
+        fheat.gated_backward[plan.grid](
             slope, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_slope, gate_slope,
             sums, partial, width, plan.voxels, plan.span, eps, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        norm_kernels.norm_gradient[plan.grid](
+        norm.norm_gradient[plan.grid](
             normal_slope, normal_slope, t, moments, sums, w.norm, value_slope, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=False,
         )  # fmt: skip
@@ -111,20 +109,18 @@ class _FHEATHalf(torch.autograd.Function):
             multiplier_slope = (behind * spectrum).sum(dim=(0, 4))
             through = idct(behind * multiplier[..., None], channels_last=True)
             value_slope = through if closed is None else torch.where(closed, value_slope, through)
-        fheat_kernels.project_backward[plan.grid](
+        fheat.project_backward[plan.grid](
             value_slope, gate_slope, x, w.depthwise, w.depthwise_bias, w.project, local_slope, partial, width,
             starts[6], *grid, plan.span, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        depthwise_kernels.depthwise_gradient[plan.grid](
-            slope, local_slope, w.depthwise, x_slope, *grid, plan.span, **shape
-        )
-        depthwise_kernels.depthwise_weights[(*plan.grid, 27)](
+        depthwise.depthwise_gradient[plan.grid](slope, local_slope, w.depthwise, x_slope, *grid, plan.span, **shape)
+        depthwise.depthwise_weights[(*plan.grid, 27)](
             local_slope, x, partial, width, starts[8], *grid, plan.span, **shape, SPLITS=splits, BIAS=True
         )
         found = dict(zip(
             ("out", "out_bias", "norm", "norm_bias", "after", "after_bias", "project", "project_bias", "depthwise",
              "depthwise_bias"),
-            partial.sum(dim=0).split(sizes), strict=True,
+            torch.split(partial.sum(dim=0), sizes), strict=True,
         ))  # fmt: skip
         gradients = (found[name].view_as(value) for name, value in zip(FHEATWeights._fields, weights, strict=True))
         return x_slope, multiplier_slope, None, None, None, *gradients

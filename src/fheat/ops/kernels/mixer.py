@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops.kernels import mixer_kernels, norm_kernels
+from fheat.ops.kernels.device import mixer, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
 
 
@@ -43,12 +43,12 @@ class _MixerHalf(torch.autograd.Function):
         shape, splits = plan.shape, plan.splits
         y, after = torch.empty_like(x), torch.empty_like(x)
         y_moments, after_moments = pairs(plan, x), pairs(plan, x)
-        mixer_kernels.mixer_forward[plan.grid](
+        mixer.mixer_forward[plan.grid](
             x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator, w.denominator, w.second,
             w.second_bias, y, y_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
-        norm_kernels.residual_norm[plan.grid](
+        norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
@@ -57,7 +57,7 @@ class _MixerHalf(torch.autograd.Function):
         return after
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, moments, y, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = MixerWeights(*weights), ctx.plan, ctx.eps, ctx.dot
@@ -68,23 +68,23 @@ class _MixerHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         slope = slope.contiguous()
         normal_slope, x_slope = torch.empty_like(x), torch.empty_like(x)
-        norm_kernels.norm_sums[plan.grid](
+        norm.norm_sums[plan.grid](
             slope, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
-        mixer_kernels.mixer_backward[plan.grid](
+        mixer.mixer_backward[plan.grid](
             slope, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator,
             w.denominator, w.second, normal_slope, sums, partial, width, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
-        norm_kernels.norm_gradient[plan.grid](
+        norm.norm_gradient[plan.grid](
             slope, normal_slope, x, moments, sums, w.norm, x_slope, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
         found = dict(zip(
             ("first", "second", "first_bias", "second_bias", "norm", "norm_bias", "numerator", "denominator", "after",
              "after_bias"),
-            partial.sum(dim=0).split(sizes), strict=True,
+            torch.split(partial.sum(dim=0), sizes), strict=True,
         ))  # fmt: skip
         gradients = (found[name].view_as(value) for name, value in zip(MixerWeights._fields, weights, strict=True))
         return x_slope, None, None, None, *gradients

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops.kernels import norm_kernels
+from fheat.ops.kernels.device import norm
 from fheat.ops.kernels.launch import pairs, partials, tiling
 
 
@@ -23,8 +23,8 @@ class _OneGroupNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
         ends = plan.voxels, plan.span
-        norm_kernels.find_moments[plan.grid](x, moments, *ends, **plan.shape, SPLITS=plan.splits)
-        norm_kernels.residual_norm[plan.grid](
+        norm.find_moments[plan.grid](x, moments, *ends, **plan.shape, SPLITS=plan.splits)
+        norm.residual_norm[plan.grid](
             x, x, moments, scale, shift, out, out_moments, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
         )
         ctx.save_for_backward(x, moments, scale)
@@ -32,17 +32,17 @@ class _OneGroupNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, moments, scale = ctx.saved_tensors
         plan, eps = ctx.plan, ctx.eps
         slope = slope.contiguous()
         sums, partial, out = pairs(plan, x), partials(plan, 2 * plan.channels, x), torch.empty_like(x)
         ends = plan.voxels, plan.span
-        norm_kernels.norm_sums[plan.grid](
+        norm.norm_sums[plan.grid](
             slope, x, moments, scale, sums, partial, 2 * plan.channels, 0, *ends, eps, **plan.shape, SPLITS=plan.splits
         )
-        norm_kernels.norm_gradient[plan.grid](
+        norm.norm_gradient[plan.grid](
             slope, slope, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
         )
         scale_slope, shift_slope = partial.sum(dim=0).chunk(2)

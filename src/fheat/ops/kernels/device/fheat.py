@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.tiles import (
+from fheat.ops.kernels.device.tiles import (
     add_moments,
     depthwise_tile,
     norm_backward,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.tiles import add_moments, norm_backward, read_moments, read_sums
+from fheat.ops.kernels.device.tiles import add_moments, norm_backward, read_moments, read_sums
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def norm_sums(
     slope, y, moments, scale, sums, partial, width, at, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Of slope = dL/dnorm(y): the sums its gradient needs, and the gradients of scale and shift at `at` of `partial`."""
+    """Sums for the gradient from slope = dL/dnorm(y), and the gradients of scale and shift at `at` of `partial`."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.tiles import add_moments, norm_backward, product, rational_terms, read_moments, read_sums
+from fheat.ops.kernels.device.tiles import add_moments, norm_backward, product, rational_terms, read_moments, read_sums
 
 
 @triton.jit

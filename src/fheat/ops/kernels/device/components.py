@@ -21,7 +21,7 @@ def begin(mask, roots, parents, voxels, BLOCK: tl.constexpr):
 
 @triton.jit
 def hook(roots, parents, X, Y, Z, BLOCK: tl.constexpr):
-    """The root of every voxel gets the largest root among the voxel's 26 neighbours as parent, if larger than itself."""
+    """The root of every voxel gets the largest root among its 26 neighbours as parent, if larger than itself."""
     sample = tl.program_id(0)
     voxels = X * Y * Z
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.tiles import depthwise_tile
+from fheat.ops.kernels.device.tiles import depthwise_tile
 
 
 @triton.jit
