@@ -1,5 +1,7 @@
 """Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,9 @@ from hypothesis import settings
 settings.register_profile("fheat", deadline=None, derandomize=True, max_examples=300)
 settings.load_profile("fheat")
 torch.set_num_threads(1)
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -14,6 +14,7 @@ _NAMES = {
     "norm": "train/norm",
     "rate": "train/rate",
     "per_second": "train/iterations_per_second",
+    "skipped": "train/skipped",
     "validation": "validation/dice",
 }
 
@@ -57,4 +58,4 @@ def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
             yield from ((f"{name}/{key}", number) for key, number in value.items())
         elif name != "iteration":
-            yield _NAMES.get(name) or (name.replace(".", "/", 1) if "." in name else f"loss/{name}"), value
+            yield _NAMES.get(name) or (name.replace(".", "/", 1) if "." in name else f"loss/{name}"), float(value)

@@ -1,4 +1,8 @@
-"""Kernels of the channel mixer: norm, product, rational function, product; and their gradients in one pass."""
+"""Kernels of the channel mixer: norm, product, rational function, product; and their gradients in one pass.
+
+A program's row of `partial` holds its share of the gradients: W1, W2, b1, b2, scale, shift, numerator (6), denominator
+(GROUPS x 4), then what others add.
+"""
 
 import triton
 import triton.language as tl
@@ -42,16 +46,45 @@ def mixer_forward(
 
 
 @triton.jit
+def power_sums(values, h, FIRST: tl.constexpr):
+    """Sums over the rows of values h^k for the eight powers k from FIRST on, (8, channels)."""
+    row = tl.arange(0, 8)[:, None]
+    found = tl.zeros([8, h.shape[1]], tl.float32)
+    for _ in tl.static_range(FIRST):
+        values = values * h
+    for power in tl.static_range(6):
+        found = tl.where(row == power, tl.sum(values, axis=0)[None, :], found)
+        values = values * h
+    return found
+
+
+@triton.jit
+def store_four(row, first, second, third, fourth, channel, C: tl.constexpr):
+    """Store four vectors of C numbers one after the other."""
+    tl.store(row + channel, first, mask=channel < C)
+    tl.store(row + C + channel, second, mask=channel < C)
+    tl.store(row + 2 * C + channel, third, mask=channel < C)
+    tl.store(row + 3 * C + channel, fourth, mask=channel < C)
+
+
+@triton.jit
+def store_rational(row, numerator, denominator, group, GROUPS: tl.constexpr):
+    """Store the gradients of the 6 + 4 GROUPS coefficients from sums per channel."""
+    power = tl.arange(0, 8)
+    tl.store(row + power, tl.sum(numerator, axis=1), mask=power < 6)
+    for one in tl.static_range(GROUPS):
+        mine = tl.where((group == one)[None, :], denominator, 0.0)
+        tl.store(row + 6 + 4 * one + power, tl.sum(mine, axis=1), mask=power < 4)
+
+
+@triton.jit
 def mixer_backward(
     slope, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2,
     out, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
-    """From slope = dL/dnorm(y), y the mixer's output, to out = dL/dnorm(x), and to the gradients of its parameters.
-
-    Rows of `partial`: W1, W2, b1, b2, scale, shift, numerator (6), denominator (GROUPS x 4), then what others add.
-    """
+    """From slope = dL/dnorm(y), y the mixer's output, to out = dL/dnorm(x), and to the gradients of its parameters."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -66,17 +99,10 @@ def mixer_backward(
     add1 = tl.load(bias1 + channel, mask=valid, other=0.0)[None, :]
     into = channel[None, :] * C + channel[:, None]
     onto = channel[:, None] * C + channel[None, :]
-    slope1 = tl.zeros([CP, CP], tl.float32)
-    slope2 = tl.zeros([CP, CP], tl.float32)
-    bias1_slope = tl.zeros([CP], tl.float32)
-    bias2_slope = tl.zeros([CP], tl.float32)
-    scale_slope = tl.zeros([CP], tl.float32)
-    shift_slope = tl.zeros([CP], tl.float32)
-    a0, a1, a2, a3, a4, a5 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    b1 = tl.zeros([CP], tl.float32)
-    b2 = tl.zeros([CP], tl.float32)
-    b3 = tl.zeros([CP], tl.float32)
-    b4 = tl.zeros([CP], tl.float32)
+    slope1, slope2 = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
+    bias1_slope, bias2_slope = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
+    scale_slope, shift_slope = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
+    numerator_slope, denominator_slope = tl.zeros([8, CP], tl.float32), tl.zeros([8, CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         voxel = start + tl.arange(0, BLOCK)
         keep = (voxel < voxels)[:, None] & valid[None, :]
@@ -87,7 +113,6 @@ def mixer_backward(
         above, below, above_slope, below_slope = rational_terms(h, numerator, denominator, group, valid)
         inverse = 1.0 / (1.0 + tl.abs(below))
         active = above * inverse
-        sign = tl.where(below < 0, -1.0, 1.0)
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
         gradient = tl.load(slope + place, mask=keep, other=0.0)
         after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
@@ -95,19 +120,10 @@ def mixer_backward(
         bias2_slope += tl.sum(after, axis=0)
         slope2 += product(tl.trans(after), active, DOT)
         inner = product(after, tl.load(weight2 + onto, mask=square, other=0.0), DOT)
-        inner = tl.where(keep, inner, 0.0)
-        up = inner * inverse
-        down = -up * active * sign
-        a0 += tl.sum(up)
-        a1 += tl.sum(up * h)
-        a2 += tl.sum(up * h * h)
-        a3 += tl.sum(up * h * h * h)
-        a4 += tl.sum(up * h * h * h * h)
-        a5 += tl.sum(up * h * h * h * h * h)
-        b1 += tl.sum(down * h, axis=0)
-        b2 += tl.sum(down * h * h, axis=0)
-        b3 += tl.sum(down * h * h * h, axis=0)
-        b4 += tl.sum(down * h * h * h * h, axis=0)
+        up = tl.where(keep, inner, 0.0) * inverse
+        down = tl.where(below < 0, up * active, -up * active)
+        numerator_slope += power_sums(up, h, 0)
+        denominator_slope += power_sums(down, h, 1)
         before = up * above_slope + down * below_slope
         bias1_slope += tl.sum(before, axis=0)
         slope1 += product(tl.trans(before), scaled, DOT)
@@ -116,28 +132,10 @@ def mixer_backward(
         shift_slope += tl.sum(value, axis=0)
         tl.store(out + place, value, mask=keep)
     program = sample * SPLITS + part
-    factor1 = tl.load(scale + channel, mask=valid, other=0.0)
-    tl.store(sums + program * 2, tl.sum(factor1 * shift_slope))
-    tl.store(sums + program * 2 + 1, tl.sum(factor1 * scale_slope))
+    tl.store(sums + program * 2, tl.sum(factor * shift_slope[None, :]))
+    tl.store(sums + program * 2 + 1, tl.sum(factor * scale_slope[None, :]))
     row = partial + program * width
     tl.store(row + onto, slope1, mask=square)
     tl.store(row + C * C + onto, slope2, mask=square)
-    row += 2 * C * C
-    tl.store(row + channel, bias1_slope, mask=valid)
-    tl.store(row + C + channel, bias2_slope, mask=valid)
-    tl.store(row + 2 * C + channel, scale_slope, mask=valid)
-    tl.store(row + 3 * C + channel, shift_slope, mask=valid)
-    row += 4 * C
-    tl.store(row, a0)
-    tl.store(row + 1, a1)
-    tl.store(row + 2, a2)
-    tl.store(row + 3, a3)
-    tl.store(row + 4, a4)
-    tl.store(row + 5, a5)
-    row += 6
-    for one in tl.static_range(GROUPS):
-        mine = group == one
-        tl.store(row + 4 * one, tl.sum(tl.where(mine, b1, 0.0)))
-        tl.store(row + 4 * one + 1, tl.sum(tl.where(mine, b2, 0.0)))
-        tl.store(row + 4 * one + 2, tl.sum(tl.where(mine, b3, 0.0)))
-        tl.store(row + 4 * one + 3, tl.sum(tl.where(mine, b4, 0.0)))
+    store_four(row + 2 * C * C, bias1_slope, bias2_slope, scale_slope, shift_slope, channel, C)
+    store_rational(row + 2 * C * C + 4 * C, numerator_slope, denominator_slope, group, GROUPS)

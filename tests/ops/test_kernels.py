@@ -1,0 +1,218 @@
+"""Fused kernels in Triton's interpreter, small shapes, outputs poisoned: against float64 and their plain twins."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cc3d
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fheat.methods import components
+from fheat.nn.blocks import FHEATBlock, FHEATStage
+from fheat.nn.norm import one_group
+from fheat.ops import kernels
+from fheat.ops.heat import FractionalHeat
+from fheat.ops.kernels import launch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
+
+SHAPES = [(1, 8, (3, 4, 5)), (2, 10, (5, 3, 4)), (3, 17, (2, 5, 7))]
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    """Memory that a kernel should fill holds NaN until it does; few programs, so that each walks several tiles."""
+    empty, empty_like = torch.empty, torch.empty_like
+
+    def poisoned(make):
+        def fill(*args, **options):
+            made = make(*args, **options)
+            return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(-7)
+
+        return fill
+
+    monkeypatch.setattr(torch, "empty", poisoned(empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(empty_like))
+    monkeypatch.setattr(launch, "PROGRAMS", 6)
+    launch.tiling.cache_clear()
+    yield
+    launch.tiling.cache_clear()
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
+
+
+def shaken(module):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return module
+
+
+def twin(module, build):
+    other = build().double()
+    other.load_state_dict(module.state_dict())
+    return other
+
+
+def gate_at(delta):
+    gate = FractionalHeat()
+    if delta is None:
+        gate.bypass(0.5)
+    else:
+        with torch.no_grad():
+            gate.delta.fill_(delta)
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("shape", "delta"),
+    [(0, 0.7), (1, None), (1, 0.7), (1, -0.1), (2, 0.7)],
+    ids=["small", "retired", "open", "closed", "large"],
+)
+def test_a_stage_and_all_its_gradients(shape, delta):
+    samples, channels, grid = SHAPES[shape]
+    gate = gate_at(delta)
+    stage = shaken(FHEATStage(channels, 1, gate))
+    if gate.delta is not None:
+        with torch.no_grad():
+            gate.delta.fill_(delta)
+    exact = twin(stage, lambda: FHEATStage(channels, 1, gate_at(delta)))
+    x = torch.randn(samples, channels, *grid)
+    weights = torch.randn(samples, channels, *grid)
+    inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
+    with kernels.use("always"):
+        fused, attention = stage.attend(inputs[0])
+    expected, expected_attention = exact.attend(inputs[1])
+    assert error(fused, expected) < 1e-6
+    assert error(attention, expected_attention) < 1e-6
+    (fused * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert error(inputs[0].grad, inputs[1].grad) < 1e-5
+    for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
+        assert error(one.grad, other.grad) < 1e-4, name
+        if delta is not None and delta < 0 and name.startswith("gate"):
+            assert one.grad == 0
+
+
+def test_results_repeat_bit_by_bit():
+    block = shaken(FHEATStage(9, 1, gate_at(0.4)))
+    x = torch.randn(2, 9, 4, 5, 3)
+    found = []
+    for _ in range(2):
+        block.zero_grad()
+        with kernels.use("always"):
+            block(x).square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in block.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("samples", "channels", "grid"), SHAPES)
+def test_the_norm_and_its_gradients(samples, channels, grid):
+    norm = shaken(one_group(channels))
+    exact = twin(norm, lambda: nn.GroupNorm(1, channels))
+    x = 3 + 2 * torch.randn(samples, channels, *grid)
+    inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
+    with kernels.use("always"):
+        found = norm(inputs[0])
+    expected = exact(inputs[1])
+    weights = torch.randn_like(x)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert error(found, expected) < 1e-6
+    assert error(inputs[0].grad, inputs[1].grad) < 1e-5
+    assert error(norm.weight.grad, exact.weight.grad) < 1e-5
+    assert error(norm.bias.grad, exact.bias.grad) < 1e-5
+
+
+def test_moments_survive_a_mean_far_from_zero():
+    norm, x = one_group(8), 1000 + torch.randn(2, 8, 6, 5, 4)
+    with kernels.use("always"):
+        found = norm(x)
+    assert error(found, F.group_norm(x.double(), 1)) < 2e-4  # float32 keeps the input itself to 6e-5 of its deviation
+
+
+def smooth(seed, radius, cut):
+    noise = torch.randn(1, 1, 14, 13, 11, generator=torch.Generator().manual_seed(seed))
+    return F.avg_pool3d(noise, 2 * radius + 1, stride=1, padding=radius)[0, 0] > cut
+
+
+@pytest.mark.parametrize(("radius", "cut"), [(0, 1.3), (1, 0.2), (2, 0.05)])
+def test_the_largest_component_equals_its_twin_and_cc3d(radius, cut):
+    masks = torch.stack([smooth(1, radius, cut), torch.zeros(14, 13, 11, dtype=torch.bool), smooth(2, radius, cut)])
+    plain = components.largest_component(masks)
+    with kernels.use("always"):
+        found = components.largest_component(masks)
+    assert torch.equal(found, plain)
+    assert not found[1].any()
+    numbered = cc3d.connected_components(masks[0].numpy(), connectivity=26)
+    assert found[0].sum() == np.bincount(numbered.ravel())[1:].max()
+
+
+def test_plain_code_runs_where_kernels_cannot():
+    x = torch.randn(1, 8, 3, 3, 3)
+    assert not kernels.usable(x)
+    with kernels.use("always"):
+        assert kernels.usable(x)
+        with kernels.use("never"):
+            assert not kernels.usable(x)
+    stage = FHEATStage(8, 1, gate_at(0.2))
+    seen = []
+    stage.blocks[0].first.fheat.register_forward_hook(lambda *_: seen.append(1))
+    with kernels.use("always"):
+        stage(x)
+    assert seen == [1], "a hook inside a stage is called, so the stage was not fused"
+    wide = FHEATStage(8, 1, gate_at(0.2), ratio=2)
+    with kernels.use("always"):
+        assert torch.equal(wide(x), wide(x))
+    assert isinstance(stage.blocks[0].first, FHEATBlock)
+
+
+COMPILE = """
+import sys
+import triton
+from importlib import import_module
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+NUMBERS = {"SPLITS": 8, "GROUPS": 8, "ADD": True, "BIAS": True, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
+WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at")
+done = 0
+for name in ("norm", "mixer", "fheat", "depthwise", "components"):
+    module = import_module("fheat.ops.kernels.device." + name)
+    numbers = NUMBERS | {"BLOCK": 1024 if name == "components" else 64}
+    for kernel in vars(module).values():
+        here = isinstance(kernel, triton.runtime.JITFunction) and kernel.fn.__module__ == module.__name__
+        if not here or "BLOCK" not in kernel.arg_names:
+            continue
+        pointer = "*i32" if name == "components" else "*fp32"
+        kinds = {"mask": "*u8", "eps": "fp32"} | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(numbers, "constexpr")
+        signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
+        constants = {(i,): numbers[argument] for i, argument in enumerate(kernel.arg_names) if argument in numbers}
+        source = ASTSource(kernel, signature, constants)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
+        assert built.metadata.shared < 100_000, (name, kernel.fn.__name__, built.metadata.shared)
+        done += 1
+print(done)
+"""
+
+
+def test_every_kernel_compiles_for_a_gpu(tmp_path):
+    """The interpreter accepts what the compiler refuses; the compiler needs no GPU."""
+    environment = {"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    source = Path(kernels.__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONPATH": str(source)},
+        check=False,
+    )
+    assert ran.stdout.strip() == "18", ran.stderr[-2000:]
