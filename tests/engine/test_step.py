@@ -13,6 +13,7 @@ from fheat.data.intensity import zscore
 from fheat.data.pack import pack_all
 from fheat.data.phantom import phantom
 from fheat.data.store import VolumeStore
+from fheat.engine import step as engine_step
 from fheat.engine.optimiser import Optimiser, Rates, parameters_by_rate
 from fheat.engine.order import draw_order, draw_places
 from fheat.engine.schedule import rate_factor, released_rate
@@ -21,6 +22,7 @@ from fheat.engine.step import Step
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised, region_targets
 from fheat.ops.gates import gates_of
+from fheat.ops.heat import FractionalHeat
 
 PATCH = (32, 32, 32)
 
@@ -192,3 +194,35 @@ def test_a_teacher_follows_and_is_part_of_the_state():
     again()
     again()
     assert torch.equal(whole.history, again.history)
+
+
+def test_gates_that_closed_leave_the_iteration_and_nothing_changes(monkeypatch):
+    def trained(look):
+        monkeypatch.setattr(engine_step, "_LOOK", look)
+        step = build(CSE(patch_size=PATCH), 6)
+        for site in ("enc2", "dec3"):
+            with torch.no_grad():
+                step.gates[site].delta.fill_(-1e-4)
+        for _ in range(6):
+            step()
+        return step
+
+    kept, left = trained(1000), trained(2)
+    assert [site for site, gate in kept.gates.items() if gate.asleep] == []
+    assert {"enc2", "dec3"} <= {site for site, gate in left.gates.items() if gate.asleep}
+    assert torch.equal(kept.history, left.history)
+    for (name, one), other in zip(kept.model.named_parameters(), left.model.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_only_a_closed_gate_sleeps_and_a_new_strength_wakes_it():
+    gate = FractionalHeat()
+    with pytest.raises(ValueError, match="open"):
+        gate.sleep()
+    gate.set_strength(0.0)
+    gate.sleep()
+    x = torch.randn(1, 2, 4, 4, 4)
+    assert gate(x) is x
+    gate.set_strength(0.5)
+    assert not gate.asleep
+    assert not torch.equal(gate(x), x)
