@@ -20,6 +20,7 @@ VERBS: Final = {
     "train": "train a network on a dataset, with few labels or with all",
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
+    "report": "write what a run did and what it left on one HTML page",
     "allocation": "show what training decided about each gate of a model folder",
 }
 EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 interrupted"

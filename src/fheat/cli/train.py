@@ -21,6 +21,7 @@ from fheat.engine.config import TrainConfig, checked, read_config
 from fheat.engine.loop import Look, Run, Stopped
 from fheat.engine.run_folder import RunFolder
 from fheat.errors import BadInput
+from fheat.report.write import write_report
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -28,8 +29,8 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @dataclass(frozen=True)
 class Train:
     """Train a network on a dataset, with few labels (cse) or with all of them (supervised). The run folder gets
-    config.toml, log.jsonl, checkpoints, and the model folders best and final. Interrupted in whatever way, the run goes
-    on with --resume as if nothing had happened.
+    config.toml, log.jsonl, checkpoints, the model folders best and final, and report.html. Interrupted in whatever way,
+    the run goes on with --resume as if nothing had happened.
 
     Example: fheat train scans --method cse --labelled 4 --out run
 
@@ -98,8 +99,11 @@ def run(arguments: Sequence[str]) -> None:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+    with progress_bar("writing the report") as show:
+        report = write_report(options.out, progress=show)
     outcome = {
         "run": str(options.out),
+        "report": str(report),
         "iterations": config.iterations,
         "validation_dice": job.best,
         "skipped": int(job.step.optimiser.skipped),
@@ -109,7 +113,7 @@ def run(arguments: Sequence[str]) -> None:
         print(json.dumps(outcome, indent=1))
         return
     best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
-    print(f"{config.iterations} iterations{best}; wrote {options.out / 'final'}; next:")
+    print(f"{config.iterations} iterations{best}; wrote {options.out / 'final'} and {report}; next:")
     print(f"  {program()} allocation {options.out / 'final'}")
 
 
