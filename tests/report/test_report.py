@@ -182,15 +182,12 @@ def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
     assert rows["enc1"][3:5] == [f"{second['D.enc1']:.4f}", f"{second['alpha.enc1']:.4f}"]
 
 
-def test_before_the_end_the_best_network_so_far_is_shown(run):
+def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset_no_slices(run):
     shutil.rmtree(run / "final")
-    assert "Read from the network in best, saved at iteration" in read(write_report(run, scans=0)).text
-
-
-def test_a_dataset_that_is_gone_leaves_out_the_slices(run):
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config))
     reader = read(write_report(run))
+    assert "Read from the network in best, saved at iteration" in reader.text
     assert "img" not in reader.tags
     assert "Left out, because the dataset of the run cannot be read: gone: does not exist" in reader.text
 

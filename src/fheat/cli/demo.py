@@ -44,10 +44,10 @@ from fheat.report.write import write_report
 
 SHAPE: Final = (56, 52, 48)
 PATCH: Final = (48, 48, 48)
-CASES: Final = 24
+CASES: Final = 40
 TEST: Final = 12
-LABELLED: Final = 2
-ITERATIONS: Final = 240
+LABELLED: Final = 4
+ITERATIONS: Final = 320
 WARM_UP: Final = 20
 RATE: Final = 0.01
 MARK: Final = "demo.json"

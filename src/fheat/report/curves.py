@@ -57,8 +57,8 @@ def orders(record: Record) -> str:
     """Return the figure of alpha of every gate."""
     values = [f"{site} {record.steps[-1][f'alpha.{site}']:.4f}" for site in record.sites]
     caption = (
-        f"Order alpha of every gate; at iteration {record.iterations[-1]:,}: {', '.join(values)}. That of a closed gate "
-        "has no effect."
+        f"Order alpha of every gate; at iteration {record.iterations[-1]:,}: {', '.join(values)}. That of a closed "
+        "gate has no effect."
     )
     return _over_iterations(record, "alpha", "order alpha", caption)
 
