@@ -49,7 +49,9 @@ TEST: Final = 12
 LABELLED: Final = 4
 ITERATIONS: Final = 320
 WARM_UP: Final = 20
-RATE: Final = 0.01
+RATE: Final = 0.003
+DELTA_RATE: Final = 3.0
+"""Times the rate: a few hundred iterations suffice for weights with a small rate, and for gates with a large one."""
 MARK: Final = "demo.json"
 PARTS: Final = ("scans", "cse", "supervised", "model")
 Method = Literal["cse", "supervised"]
@@ -147,6 +149,7 @@ def _settings(options: Demo) -> dict[str, Any]:
         "iterations": options.iterations,
         "warm_up": WARM_UP,
         "rate": RATE,
+        "delta_rate": DELTA_RATE,
         "validate_every": max(1, options.iterations // 6),
         "checkpoint_every": max(1, options.iterations),
         "seed": options.seed,

@@ -14,7 +14,7 @@ from fheat import __version__
 from fheat.errors import BadInput
 
 VERBS: Final = {
-    "demo": "build a network, let training decide its gates, retire them, show that nothing changed",
+    "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",
     "models": "list the networks with their parameters and multiply-adds",
     "data": "check a dataset, prepare a public one, or make phantoms",
     "train": "train a network on a dataset, with few labels or with all",

@@ -20,7 +20,7 @@ def losses(record: Record) -> str:
     with plot("losses", caption) as drawing:
         for colour, name in reversed(list(zip(colours(len(record.losses)), record.losses, strict=True))):
             drawing.axes.plot(record.iterations, record.column(name), color=colour, label=name)
-        drawing.axes.set(xlabel="iteration", ylabel="loss")
+        drawing.axes.set(xlabel="iteration", ylabel="value")
         drawing.axes.legend(reverse=True)
     return figure(drawing.svg, caption)
 
@@ -39,7 +39,7 @@ def validation(record: Record) -> str:
             scores = [found.cases.get(case, float("nan")) for found in record.validations]
             drawing.axes.plot(at, scores, color="tab:gray", linewidth=0.7, alpha=0.6)
         drawing.axes.plot(at, [found.mean for found in record.validations], marker="o", color=colours(1)[0])
-        drawing.axes.set(xlabel="iteration", ylabel="Dice", ylim=(0, 1))
+        drawing.axes.set(xlabel="iteration", ylabel="Dice", xlim=(0, 1.02 * record.done), ylim=(0, 1))
     return figure(drawing.svg, caption)
 
 
