@@ -42,12 +42,12 @@ from fheat.report.slices import contour_pngs
 from fheat.report.spectral import save_allocation_figure
 from fheat.report.write import write_report
 
-SHAPE: Final = (56, 52, 48)
-PATCH: Final = (48, 48, 48)
+SHAPE: Final = (40, 36, 34)
+PATCH: Final = (32, 32, 32)
 CASES: Final = 40
 TEST: Final = 12
-LABELLED: Final = 2
-ITERATIONS: Final = 240
+LABELLED: Final = 4
+ITERATIONS: Final = 480
 WARM_UP: Final = 20
 RATE: Final = 0.003
 DELTA_RATE: Final = 3.0
