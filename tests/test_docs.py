@@ -70,13 +70,23 @@ def test_sizes_are_what_the_counter_prints(name):
         assert f"{giga(la.rest)} G" in readme
 
 
-def test_readme_says_how_many_gates_the_stored_demo_closed():
-    stored = json.loads((ROOT / "benchmarks" / "results" / "demo-cpu.json").read_text())["result"]
-    assert stored["retired_equal"] is stored["loaded_equal"] is True
-    assert [gate["state"] for gate in stored["gates"]].count("retired") == 6
+def test_readme_names_the_margin_of_every_stored_demo():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "demo-cpu.json").read_text())
     text = (ROOT / "README.md").read_text()
-    assert "training closes six for good" in text
-    assert f"Dice {stored['dice']:.2f}" in text
+    assert stored["seeds"] == [row["seed"] for row in stored["by_seed"]] == [0, 1, 2]
+    for row, result in zip(stored["by_seed"], stored["results"], strict=True):
+        assert result["retired_equal"] is result["loaded_equal"] is True
+        assert row["margin"] == result["margin"] == row["cse"] - row["supervised"]
+        states = [gate["state"] for gate in result["gates"]]
+        assert states.count("retired") == row["gates_closed"]
+        scores = f"{row['cse']:.4f} | {row['supervised']:.4f} | {row['margin']:+.4f}"
+        assert f"| {row['seed']} | {scores} | {row['gates_closed']} of {len(states)} |" in text
+    wins = sum(row["margin"] > 0 for row in stored["by_seed"])
+    assert f"CSE wins {wins} of 3, {stored['mean_margin']:+.4f} on average" in text.replace("\n", " ")
+    first = stored["by_seed"][0]
+    shown = f"CSE {first['cse']:.4f}, supervised-only {first['supervised']:.4f}, margin {first['margin']:+.4f}"
+    assert shown in text
+    assert f"orientation: {first['new_scan_dice']:.4f}" in text
 
 
 def test_inference_page_names_the_measured_memory_and_growth():

@@ -49,20 +49,6 @@ def test_allocation(folder, capsys):
     assert result["cost"]["macs"] == result["cost"]["transform"] + result["cost"]["rest"]
 
 
-def test_demo(tmp_path, capsys):
-    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["retired_equal"] is True
-    assert result["loaded_equal"] is True
-    assert result["before"]["parameters"] == 970_792
-    assert (tmp_path / "out" / "allocation.png").read_bytes().startswith(b"\x89PNG")
-    assert 0 <= result["dice"] <= 1
-    assert main(["allocation", str(tmp_path / "out" / "model")]) == 0
-    written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == ["allocation.png", "mask.nii.gz", "mask.png", "model", "scan.nii.gz"]
-    assert main(["predict", *(str(tmp_path / "out" / name) for name in ("model", "scan.nii.gz", "masks"))]) == 0
-
-
 def test_help_and_version(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -85,14 +71,13 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["fly"], 2, "no verb 'fly': use one of demo, models, data, train, predict, evaluate, allocation"),
+        (["fly"], 2, "no verb 'fly': use one of demo, models, data, train, predict, evaluate, report, allocation"),
         (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
         (["models", "--in-channels", "0"], 2, "in_channels=0"),
         (["models", "--patch-size", "100000", "100000", "100000"], 2, "at most 2048"),
         (["models", "--in-channels", "9" * 30], 2, "whole number from 1 to 4096"),
         (["allocation", "x" * 300], 3, "File name too long"),
         (["allocation", "nowhere"], 3, "nowhere: no such model folder"),
-        (["demo", "--iterations", "-1"], 2, "iterations=-1"),
     ],
 )
 def test_failures_are_one_line(arguments, code, says, capsys):
@@ -115,24 +100,6 @@ def test_grid_too_small_for_the_model_is_usage(folder, capsys):
     assert "pad it to (32, 40, 40)" in capsys.readouterr().err
     assert main(["allocation", str(folder), "--patch-size", *["99999999"] * 3]) == 2
     assert "larger than any tensor" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_no_permission(tmp_path, capsys):
-    tmp_path.chmod(0o500)
-    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "0"]) == 4
-    assert "choose a writable folder" in capsys.readouterr().err
-
-
-def test_no_space(tmp_path, capsys, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device", "somewhere")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert main(["demo", "--out", str(tmp_path / "out"), "--iterations", "0", "--json"]) == 4
-    assert capsys.readouterr().err == (
-        "fheat: somewhere: No space left on device; free space or choose a writable folder\n"
-    )
 
 
 def test_interrupt(monkeypatch, capsys):
@@ -170,19 +137,6 @@ def test_a_reader_that_leaves_is_no_error(verb):
     done = subprocess.run([sys.executable, "-m", "fheat", *verb], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.stderr == ""
-
-
-def test_demo_looks_where_it_writes_before_it_trains(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fheat.cli.demo._train", None)
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "out" / "model").mkdir(parents=True)
-    (tmp_path / "out" / "model" / "thesis.txt").write_text("mine")
-    for out, says in (("file", "File exists"), ("file/sub", "Not a directory"), ("out", "is not a model folder")):
-        assert main(["demo", "--out", str(tmp_path / out)]) == 3
-        captured = capsys.readouterr()
-        assert says in captured.err
-        assert captured.err.count("\n") == 1
-    assert main(["demo", "--out", str(tmp_path / "new"), "--seed", str(10**30)]) == 2
 
 
 def test_no_arguments_is_usage():

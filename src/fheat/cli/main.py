@@ -14,12 +14,13 @@ from fheat import __version__
 from fheat.errors import BadInput
 
 VERBS: Final = {
-    "demo": "build a network, let training decide its gates, retire them, show that nothing changed",
+    "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",
     "models": "list the networks with their parameters and multiply-adds, and the trained models of the zoo",
     "data": "check a dataset, prepare a public one, or make phantoms",
     "train": "train a network on a dataset, with few labels or with all",
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
+    "report": "write what a run did and what it left on one HTML page",
     "allocation": "show what training decided about each gate of a model folder",
 }
 EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 interrupted"

@@ -32,8 +32,8 @@ EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @dataclass(frozen=True)
 class Train:
     """Train a network on a dataset, with few labels (cse) or with all of them (supervised). The run folder gets
-    config.toml, log.jsonl, checkpoints, and the model folders best and final. Interrupted in whatever way, the run goes
-    on with --resume as if nothing had happened.
+    config.toml, log.jsonl, checkpoints, the model folders best and final, and report.html. Interrupted in whatever way,
+    the run goes on with --resume as if nothing had happened.
 
     Example: fheat train scans --method cse --labelled 4 --out run
 
@@ -143,8 +143,13 @@ def _handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 def _report(options: Train, job: Run) -> None:
+    from fheat.report.write import write_report  # matplotlib, of no use until the run is over
+
+    with progress_bar("writing the report") as show:
+        report = write_report(options.out, progress=show)
     outcome = {
         "run": str(options.out),
+        "report": str(report),
         "iterations": job.config.iterations,
         "validation_dice": job.best,
         "skipped": int(job.step.optimiser.skipped),
@@ -154,7 +159,7 @@ def _report(options: Train, job: Run) -> None:
         print(json.dumps(outcome, indent=1))
         return
     best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
-    print(f"{job.config.iterations} iterations{best}; wrote {options.out / 'final'}; next:")
+    print(f"{job.config.iterations} iterations{best}; wrote {options.out / 'final'} and {report}; next:")
     print(f"  {program()} allocation {options.out / 'final'}")
 
 

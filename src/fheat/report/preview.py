@@ -13,7 +13,7 @@ from fheat.io.volume import Volume
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-_PLANES = (
+PLANES = (
     ("sagittal", 0, ("posterior", "anterior")),
     ("coronal", 1, ("left", "right")),
     ("axial", 2, ("left", "right")),
@@ -28,12 +28,12 @@ def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes
     """
     scan, labels = reorient(image, "RAS"), reorient(mask, "RAS").data
     voxels = scan.data[..., 0] if scan.data.ndim == 4 else scan.data
-    middle = [_middle(labels, axis) for axis in range(3)]
+    middle = [middle_plane(labels, axis) for axis in range(3)]
     low, high = np.percentile(voxels[::4, ::4, ::4], (1, 99))
     values = [int(value) for value in np.flatnonzero(label_counts(labels)) if value]
     colours = plt.get_cmap("Set1")(np.arange(len(values)) % 9)
     figure, axes = plt.subplots(1, 3, figsize=(12, 4.4), dpi=100, layout="constrained")
-    for plot, (name, axis, (first, last)) in zip(axes, _PLANES, strict=True):
+    for plot, (name, axis, (first, last)) in zip(axes, PLANES, strict=True):
         across, up = (scan.spacing[other] for other in range(3) if other != axis)
         plot.imshow(voxels.take(middle[axis], axis).T, "gray", origin="lower", vmin=low, vmax=high, aspect=up / across)
         section = labels.take(middle[axis], axis).T
@@ -63,7 +63,7 @@ def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
     return counts
 
 
-def _middle(labels: NDArray[np.uint8], axis: int) -> int:
+def middle_plane(labels: NDArray[np.uint8], axis: int) -> int:
     """Return the plane with as many labelled voxels before it as behind, or the scan's middle where there are none."""
     amounts = np.array([np.count_nonzero(labels.take(index, axis)) for index in range(labels.shape[axis])])
     if not amounts.any():

@@ -1,0 +1,42 @@
+"""`fheat report RUN`: what a run did and what it left, on one HTML page."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+from fheat.report.write import SCANS, write_report
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write the report of a run that ended, was interrupted or is still going: allocation, losses, validation, gates,
+    responses, cost, slices with contours, settings. One HTML file that needs nothing else.
+
+    Example: fheat report run --out run.html
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder, the --out of fheat train."""
+    out: Path | None = None
+    """File to write; report.html in the run folder if not given."""
+    scans: int = SCANS
+    """Validation scans to segment and show."""
+    json: bool = False
+    """Print where the report is as JSON."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Report, "report", arguments)
+    if options.scans < 0:
+        raise UsageError(f"scans={options.scans} is negative: give 0 or more")
+    with progress_bar("segmenting") as show:
+        path = write_report(options.run, options.out, scans=options.scans, progress=show)
+    print(json.dumps({"report": str(path)}) if options.json else f"wrote {path}")

@@ -1,0 +1,113 @@
+"""What a run folder tells about its run: settings, losses, gates and validation, from `config.toml` and `log.jsonl`."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fheat.engine.config import TrainConfig
+from fheat.engine.run_folder import LOG, RunFolder
+from fheat.errors import BadInput
+
+_NO_LOSS = ("iteration", "norm", "rate", "per_second")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Mean Dice at an iteration, and that of every scan."""
+
+    iteration: int
+    mean: float
+    cases: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; a validation may
+    be logged before the steps that led to it."""
+
+    folder: Path
+    config: TrainConfig
+    steps: list[dict[str, float]]
+    validations: list[Validation]
+
+    @property
+    def iterations(self) -> list[int]:
+        """Of the steps."""
+        return [int(step["iteration"]) for step in self.steps]
+
+    @property
+    def done(self) -> int:
+        """Last logged iteration."""
+        return max(self.iterations[-1], *(found.iteration for found in self.validations), 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.done >= self.config.iterations and (self.folder / "final").is_dir()
+
+    @cached_property
+    def losses(self) -> list[str]:
+        """Names of the losses, the one that is minimised first."""
+        return [name for name in self.steps[-1] if name not in _NO_LOSS and not name.startswith(("D.", "alpha."))]
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """Names of the gates."""
+        return [name.removeprefix("D.") for name in self.steps[-1] if name.startswith("D.")]
+
+    def column(self, name: str) -> list[float]:
+        """Return one logged value over the steps."""
+        return [step.get(name, float("nan")) for step in self.steps]
+
+    def closed_at(self, site: str) -> int | None:
+        """Return the first logged iteration from which a gate is closed to the end, None for an open one."""
+        closed = None
+        for iteration, strength in zip(self.iterations, self.column(f"D.{site}"), strict=True):
+            if strength != 0:
+                closed = None
+            elif closed is None:
+                closed = iteration
+        return closed
+
+
+def read_record(folder: Path) -> Record:
+    """Read a run folder, of a run that ended or not, or raise `BadInput`.
+
+    A last line without its end is one that is being written, or was when the run was killed: it is left out.
+    """
+    if not folder.is_dir():
+        raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
+    config = RunFolder(folder).config()
+    path = folder / LOG
+    try:
+        lines = path.read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
+    steps, validations = [], []
+    for number, text in enumerate(lines, start=1):
+        line = _parsed(text, path, number)
+        if "validation" in line:
+            validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
+        else:
+            steps.append(line)
+    if not steps:
+        raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
+    return Record(folder, config, steps, validations)
+
+
+def _parsed(text: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+        numbers = {name: value for name, value in line.items() if name != "cases"} | line.get("cases", {})
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
+            raise TypeError("a value is no number")
+        if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
+            raise TypeError("a value is missing")
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        reason = f"line {number} is not a line of a log ({type(error).__name__}: {error})"
+        raise BadInput(path, reason, "restore it, or resume the run") from None
+    return dict(line)

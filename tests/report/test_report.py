@@ -1,0 +1,268 @@
+"""The report of a run: every figure is there, its numbers are the log's, the page needs nothing else."""
+
+import json
+import math
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from fheat import allocation, cost, load, retire
+from fheat.allocation.cost import giga
+from fheat.cli.main import main
+from fheat.data.phantom import write_phantoms
+from fheat.engine.config import TrainConfig
+from fheat.report.page import Section, figure, page, paragraph, planes, table
+from fheat.report.record import read_record
+from fheat.report.spectral import response
+from fheat.report.write import write_report
+
+VOID = {"meta", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Checks that what opens closes, and collects text, identifiers and references."""
+
+    def __init__(self, content):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.tags, self.references, self.words = [], [], [], [], []
+        self.tables, self.cells = [], None
+        self.feed(content)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data", "srcset") or "url(" in (value or ""):
+                self.references.append(value)
+            assert not name.startswith("on")
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def read(path):
+    return Reader(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def report(finished, tmp_path_factory):
+    return write_report(finished, tmp_path_factory.mktemp("out") / "page.html")
+
+
+def logged(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_every_section_and_figure_is_there_the_allocation_first(report):
+    content, reader = report.read_text(), read(report)
+    headings = re.findall(r"<h2>(.*?)</h2>", content)
+    assert headings == [
+        "Allocation", "Training", "Gates", "Cost before and after retirement", "Validation scans",
+        "Settings and versions",
+    ]  # fmt: skip
+    assert reader.tags.count("svg") == 5  # losses, validation, D, alpha, responses
+    assert reader.tags.count("figure") == reader.tags.count("figcaption") == 6  # and one validation scan
+    assert reader.tags.count("img") == 3
+    for name in ("losses", "validation", "D", "alpha", "responses"):
+        assert any(found.startswith(f"{name}-") for found in reader.ids)
+
+
+def test_the_page_needs_nothing_else(report):
+    content, reader = report.read_text(), read(report)
+    assert not {"script", "link", "iframe", "object", "base"} & set(reader.tags)
+    for reference in reader.references:
+        local = re.findall(r"url\(([^)]*)\)", reference) or [reference]
+        assert all(one.startswith(("#", "data:image/png;base64,")) for one in local), reference[:60]
+    assert not re.search(r"https?://|@import", content)
+    assert len(reader.ids) == len(set(reader.ids))
+    named = set(reader.ids)
+    assert {one[1:] for one in re.findall(r'(?:href="|url\()(#[\w.-]+)', content)} <= named
+    for needed in ('name="viewport"', "prefers-color-scheme: dark", "overflow-x: auto", "max-width: 100%"):
+        assert needed in content
+    assert "currentColor" in content
+    assert "#010203" not in content
+
+
+def test_numbers_are_those_of_the_log_and_the_model(finished, report):
+    lines, reader = logged(finished), read(report)
+    steps = [line for line in lines if "total" in line]
+    validations = [line for line in lines if "validation" in line]
+    assert (
+        f"total, was {steps[0]['total']:.4f} at iteration 1 and is {steps[-1]['total']:.4f} at iteration 6"
+        in reader.text
+    )
+    for name in ("supervised", "consistency", "mix", "accepted"):
+        assert f"{name} {steps[-1][name]:.4f}" in reader.text
+    best = max(validations, key=lambda line: line["validation"])
+    assert f"Best {best['validation']:.4f} at iteration {best['iteration']}" in reader.text
+    assert f"{validations[-1]['validation']:.4f} at iteration 6" in reader.text
+    model = load(finished / "final")
+    gates = allocation(model)
+    rows = {row[0]: row for row in reader.tables[0][1:]}
+    assert list(rows) == [gate.site for gate in gates]
+    for gate in gates:
+        assert rows[gate.site][3:6] == [f"{steps[-1][f'D.{gate.site}']:.4f}", f"{gate.alpha:.4f}", f"{gate.tau:.4f}"]
+        assert rows[gate.site][6] == gate.state
+        assert f"{gate.site} {steps[-1][f'alpha.{gate.site}']:.4f}" in reader.text
+        if gate.state == "open":
+            assert f"{gate.site} with D = {gate.D:.4f}" in reader.text
+            assert f"{gate.site} keeps {math.exp(-((gate.D * math.pi) ** gate.alpha)):.1%}" in reader.text
+        else:
+            at = next(line["iteration"] for line in steps if line[f"D.{gate.site}"] == 0)
+            assert rows[gate.site][7] == str(at)
+            assert f"{gate.site} at iteration {at}" in reader.text
+    assert {gate.state for gate in gates} == {"open", "closed"}  # else half of the above was not looked at
+    after = cost(retire(model))
+    assert reader.tables[1][2][1:3] == [f"{after.parameters:,}", f"{giga(after.macs)} G"]
+    assert after.counter in reader.text
+    settings = dict(reader.tables[2][1:])
+    assert settings["rate"] == "0.05"
+    assert settings.keys() == TrainConfig.model_fields.keys()
+    assert "torch" in dict(reader.tables[3][1:])
+
+
+def test_the_slices_have_both_contours_and_the_dice_of_the_prediction(finished, report):
+    from fheat import Predictor, evaluate
+    from fheat.data.layouts import open_dataset
+    from fheat.data.read import read_image, read_label
+
+    data = read_record(finished).config.data
+    (case,) = open_dataset(data).split("validation")
+    mask, label = Predictor(finished / "final").segment(read_image(case)), read_label(case)
+    words = f"{case.id}: prediction in orange, reference in blue. Dice on the scan's own grid: left_atrium "
+    assert words + f"{evaluate(mask.data, label.data).dice:.4f}" in read(report).text
+
+
+def test_the_same_run_gives_the_same_bytes(finished, report, tmp_path):
+    assert write_report(finished, tmp_path / "again.html").read_bytes() == report.read_bytes()
+
+
+def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "best")
+    lines = [line for line in (run / "log.jsonl").read_text().splitlines(keepends=True) if "total" in line]
+    (run / "log.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # the third is being written
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"wrote {run / 'report.html'}\n"
+    reader = read(run / "report.html")
+    assert "Iteration 2 of 6, not finished" in reader.text
+    assert "Read from the log at iteration 2" in reader.text
+    assert "The run has not been validated." in reader.text
+    assert reader.text.count("The run has not saved a network yet.") == 2
+    second = json.loads(lines[1])
+    rows = {row[0]: row for row in reader.tables[0][1:]}
+    assert rows["enc1"][3:5] == [f"{second['D.enc1']:.4f}", f"{second['alpha.enc1']:.4f}"]
+
+
+def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset_no_slices(run):
+    shutil.rmtree(run / "final")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config))
+    reader = read(write_report(run))
+    assert "Read from the network in best, saved at iteration" in reader.text
+    assert "img" not in reader.tags
+    assert "Left out, because the dataset of the run cannot be read: gone: does not exist" in reader.text
+
+
+def test_a_network_without_gates_has_a_report_too(tmp_path):
+    from fheat.engine.loop import Run
+
+    write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
+    settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}
+    Run(TrainConfig(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu").train()
+    reader = read(write_report(tmp_path / "run", scans=0))
+    assert "light_unetr has no gates." in reader.text
+    assert reader.tags.count("svg") == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda run: shutil.rmtree(run), "is not a run folder"),
+        (lambda run: (run / "config.toml").unlink(), "config.toml: cannot be read"),
+        (lambda run: (run / "log.jsonl").unlink(), "log.jsonl: is missing"),
+        (lambda run: (run / "log.jsonl").write_text(""), "log.jsonl: holds no iteration yet"),
+        (lambda run: (run / "log.jsonl").write_text("{}\n"), "log.jsonl: line 1 is not a line of a log"),
+        (lambda run: (run / "log.jsonl").write_text('{"iteration": 1, "total": 2}\n{"iter\n'), "line 2 is not a line"),
+        (lambda run: (run / "log.jsonl").write_text('{"iteration": 1, "total": "x"}\n'), "line 1 is not a line"),
+        (lambda run: (run / "log.jsonl").write_text('{"iteration": 1, "validation": 1}\n'), "line 1 is not a line"),
+        (lambda run: (run / "log.jsonl").write_text("[" * 9000 + "\n"), "line 1 is not a line"),
+        (lambda run: (run / "log.jsonl").write_bytes(b"\xff\xfe\n"), "log.jsonl: is not text"),
+        (lambda run: (run / "final" / "model.json").write_text("{}"), "model.json: is not a model description"),
+    ],
+)
+def test_bad_input_is_one_line(run, capsys, damage, says):
+    damage(run)
+    assert main(["report", str(run)]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (run / "report.html").exists()
+
+
+def test_options(run, tmp_path, capsys):
+    assert main(["report", str(run), "--out", str(tmp_path / "a" / "b.html"), "--scans", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(tmp_path / "a" / "b.html")}
+    assert "none were asked for" in read(tmp_path / "a" / "b.html").text
+    assert main(["report", str(run), "--scans", "-1"]) == 2
+
+
+def test_train_writes_the_report(finished, tmp_path, capsys):
+    data = read_record(finished).config.data
+    arguments = ["--labelled", "2", "--patch-size", "32", "32", "32", "--iterations", "1", "--device", "cpu"]
+    assert main(["train", data, *arguments, "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "run" / "report.html")
+    assert "Iteration 1 of 1, finished" in read(tmp_path / "run" / "report.html").text
+
+
+def test_closed_for_good_means_to_the_end(run):
+    rows = [{"iteration": at, "total": 1.0, "D.a": d, "alpha.a": 0.5} for at, d in enumerate((1, 0, 2, 0, 0), start=1)]
+    (run / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_record(run).closed_at("a") == 4
+    (run / "log.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert read_record(run).closed_at("a") is None
+
+
+def test_words_are_escaped():
+    evil = "<script>alert('x')</script> & \"quotes\""
+    body = paragraph(evil) + table((evil,), [(evil,)]) + figure(planes([(evil, b"png")]), evil)
+    content = page(evil, evil, [Section(evil, body)])
+    assert "<script" not in content
+    reader = Reader(content)
+    assert reader.text.count(evil) == 8  # title, heading, lead, heading, paragraph, two cells, caption
+    assert reader.tables == [[[evil], [evil]]]
+
+
+def test_a_closed_gate_answers_with_one():
+    assert response(0.0, 0.5, 3.0) == 1.0
+    assert response(2.0, 0.5, 0.0) == 1.0
+    assert response(0.5, 0.8, 2.0) == pytest.approx(math.exp(-1))
