@@ -89,6 +89,36 @@ def test_readme_names_the_margin_of_every_stored_demo():
     assert f"orientation: {first['new_scan_dice']:.4f}" in text
 
 
+def test_training_page_names_the_stored_runs_on_la():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "la-4-cuda.json").read_text())
+    text = (ROOT / "docs" / "training.md").read_text()
+    runs = stored["runs"]
+    for run in runs.values():
+        opened = {site: gate["D"] for site, gate in run["gates"].items() if gate["closed_after"] is None}
+        shown = ", ".join(f"{site} {strength:.2f}" for site, strength in opened.items()) or "none"
+        assert f"| {run['validation']['1000']:.4f} | {run['best']['dice']:.4f} | {shown} |" in text
+        if not {"warm_up", "clip"} & run["settings"].keys():
+            assert "dec1" in opened
+    long = runs["seed0-16000"]
+    assert long["best"]["dice"] >= 0.9
+    assert long["validation"]["16000"] >= 0.9
+    assert long["per_second"] >= 12.6
+    assert f"took {stored['wall_seconds']:.0f} s" in text
+    assert f"{long['per_second']:.1f} iterations per second" in text
+    for name in ("seed1", "seed2", "seed3", "labelled-seed0", "labelled-seed1"):
+        assert runs[name]["settings"]["iterations"] == 4000
+        assert runs[name]["best"]["dice"] > 0.85
+
+
+def test_zoo_page_names_what_its_model_reached_on_a_cpu():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "zoo-la-4-cpu.json").read_text())["summary"]["1"]
+    found = {name: metric["mean"] for name, metric in stored["metrics"].items()}
+    text = (ROOT / "docs" / "zoo.md").read_text().replace("\n", " ")
+    assert f"Dice {found['dice']:.4f}, Jaccard {found['jaccard']:.4f}, 95HD {found['hd95']:.2f} mm" in text
+    assert f"ASD {found['asd']:.2f} mm" in text
+    assert abs(found["dice"] - fheat.load("la-4").card.metrics["validation_dice"]) < 1e-4
+
+
 def test_inference_page_names_the_measured_memory_and_growth():
     stored = json.loads((ROOT / "benchmarks" / "results" / "inference-cpu.json").read_text())
     large = stored["volumes"][-1]
