@@ -249,6 +249,18 @@ def test_losses_of_a_real_network_are_finite_and_reach_every_parameter():
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
+def test_a_ramp_lets_the_unsupervised_terms_rise():
+    model, images = Constant(), torch.zeros(2, 1, 32, 32, 32)
+    method = CSE(patch_size=(32, 32, 32), ramp=4)
+    batch = Batch(images, torch.ones(2, 32, 32, 32, dtype=torch.int64), images, images)
+    for step in range(6):
+        losses = method.losses(model, batch)
+        share = np.exp(-5 * (1 - min(step, 4) / 4) ** 2)
+        expected = losses["supervised"] + share * (losses["consistency"] + 4 * losses["mix"])
+        assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert method.steps == 6
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="multiples"):
         CSE(patch_size=(30, 32, 32))

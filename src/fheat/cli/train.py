@@ -68,6 +68,8 @@ class Train:
     """Learning rate. Default 0.01."""
     box: Literal["unlabelled", "labelled"] | None = None
     """What the box of CSE holds. Default unlabelled."""
+    ramp: int | None = None
+    """Iterations over which the unsupervised terms of CSE gain their weight; for short runs. Default 0."""
     seed: int | None = None
     """Of weights, crops and everything else. Default 0."""
     validate_every: int | None = None

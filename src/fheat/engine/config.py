@@ -30,6 +30,8 @@ class TrainConfig(BaseModel):
     patch_size: Triple = (112, 112, 80)
     box: Literal["unlabelled", "labelled"] = "unlabelled"
     """What the box of CSE holds; see `fheat.methods.cse`."""
+    ramp: Count = 0
+    """Iterations over which the unsupervised terms of CSE gain their weight, for short runs; the protocol has none."""
     batch: PositiveInt = 2
     """Labelled scans per step and process, and as many unlabelled ones."""
     iterations: PositiveInt = 16_000

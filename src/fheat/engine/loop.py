@@ -266,4 +266,4 @@ def _network(config: TrainConfig, channels: int, classes: int) -> SegmentationNe
 def _method(config: TrainConfig, group: Group) -> Method:
     if config.method == "supervised":
         return Supervised(labelled=config.batch, group=group)
-    return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box, group=group)
+    return CSE(patch_size=config.patch_size, scans=config.batch, box=config.box, ramp=config.ramp, group=group)

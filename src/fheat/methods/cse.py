@@ -19,6 +19,7 @@ from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.components import largest_component
 from fheat.methods.losses import masked_dice_loss, one_hot, supervised_loss
+from fheat.methods.ramp import sigmoid_ramp
 from fheat.models.base import SegmentationNetwork
 
 BLOCK = 16
@@ -35,6 +36,8 @@ class CSE(Method):
         scans: labelled and as many unlabelled scans per step; they are mixed in pairs.
         box: what the box holds, `unlabelled` content (the paper's text) or `labelled` (the released code).
         consistency, mix: weights of the two unsupervised terms.
+        ramp: steps over which these weights rise, see `sigmoid_ramp`; 0, the protocol, has them in full at once. For
+            short runs, in which a network that knows nothing yet would learn from itself most of the time.
         group: the processes that share a batch, its sums and its box.
 
     Remembers one confidence threshold per batch slot and 16-voxel block, starting at 0.8.
@@ -43,6 +46,7 @@ class CSE(Method):
     names: ClassVar = ("total", "supervised", "consistency", "mix", "accepted")
     per_slot: ClassVar = ("threshold",)
     threshold: Tensor
+    steps: Tensor
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class CSE(Method):
         box: Inside = "unlabelled",
         consistency: float = 1.0,
         mix: float = 4.0,
+        ramp: int = 0,
         group: Group = ALONE,
     ) -> None:
         super().__init__()
@@ -63,6 +68,8 @@ class CSE(Method):
         self.box = box
         self.group = group
         self.weights = consistency, mix
+        self.ramp = ramp
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         grid = [length // BLOCK for length in patch_size]
         self.register_buffer("threshold", torch.full((scans, 1, *grid), FIRST_THRESHOLD))
 
@@ -80,7 +87,11 @@ class CSE(Method):
         supervised = sum(supervised_loss(labelled, batch.labels, self.group))
         consistency, accepted = self._consistency(weak, strong)
         mix = mixture_loss(mixed, batch.labels, pseudo_labels(weak), mask)
-        total = supervised + self.weights[0] * consistency + self.weights[1] * mix
+        unsupervised = self.weights[0] * consistency + self.weights[1] * mix
+        if self.ramp:
+            unsupervised = sigmoid_ramp(self.steps, self.ramp) * unsupervised
+        self.steps += 1
+        total = supervised + unsupervised
         return {
             "total": total,
             "supervised": torch.as_tensor(supervised),

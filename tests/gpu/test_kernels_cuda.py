@@ -1,0 +1,70 @@
+"""Fused kernels on a GPU, at the shapes of FHEAT-Seg: against float64 and the plain twins, with autocast and without."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fheat import create_model
+from fheat.methods.components import largest_component
+from fheat.ops import kernels
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+PATCH = (112, 112, 80)
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.fixture(scope="module")
+def networks():
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=PATCH, dropout=0.0).cuda()
+    exact = create_model("fheat_seg", patch_size=PATCH, dropout=0.0).cuda().double()
+    exact.load_state_dict(model.state_dict())
+    return model, exact
+
+
+def logits_and_gradients(model, x, weights, mode, half):
+    model.zero_grad()
+    with kernels.use(mode), torch.autocast("cuda", torch.bfloat16, enabled=half):
+        logits = model(x)
+    (logits.double() * weights).sum().backward()
+    return logits.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+def test_the_network_is_as_exact_as_the_plain_one(networks, half):
+    model, exact = networks
+    x, weights = torch.randn(2, 1, *PATCH, device="cuda"), torch.randn(2, 2, *PATCH, device="cuda")
+    expected = logits_and_gradients(exact, x.double(), weights, "never", False)
+    plain = logits_and_gradients(model, x, weights, "never", half)
+    fused = logits_and_gradients(model, x, weights, "auto", half)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert torch.isfinite(one).all()
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
+
+
+def test_results_repeat_bit_by_bit(networks):
+    from fheat.nn.blocks import FHEATStage
+
+    stage = networks[0].dec2
+    assert isinstance(stage, FHEATStage)
+    x = torch.randn(2, 48, 14, 14, 10, device="cuda")
+    found = []
+    for _ in range(3):
+        stage.zero_grad()
+        stage(x).square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in stage.blocks.parameters()])
+    for again in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], again, strict=True))
+
+
+def test_the_largest_component_equals_its_twin():
+    masks = torch.stack(
+        [F.avg_pool3d(torch.randn(1, 1, *PATCH, device="cuda"), 7, 1, 3)[0, 0] > cut for cut in (0.0, 0.02, 0.06)]
+    )
+    with kernels.use("never"):
+        plain = largest_component(masks)
+    assert torch.equal(largest_component(masks), plain)
+    assert not largest_component(torch.zeros_like(masks)).any()
