@@ -1,4 +1,4 @@
-"""Fused kernels on a GPU, at the shapes of FHEAT-Seg: against float64 and the plain twins, with autocast and without."""
+"""Fused kernels on a GPU, at the shapes of FHEAT-Seg: against float64 and the plain twins, in float32 and bf16."""
 
 import pytest
 import torch
