@@ -46,12 +46,14 @@ SHAPE: Final = (40, 36, 34)
 PATCH: Final = (32, 32, 32)
 CASES: Final = 40
 TEST: Final = 12
-LABELLED: Final = 4
+LABELLED: Final = 2
 ITERATIONS: Final = 480
 WARM_UP: Final = 20
 RATE: Final = 0.003
 DELTA_RATE: Final = 3.0
 """Times the rate: a few hundred iterations suffice for weights with a small rate, and for gates with a large one."""
+RAMP: Final = 2 / 3
+"""Of the iterations: until then the network learns more and more from itself."""
 MARK: Final = "demo.json"
 PARTS: Final = ("scans", "cse", "supervised", "model")
 Method = Literal["cse", "supervised"]
@@ -150,6 +152,7 @@ def _settings(options: Demo) -> dict[str, Any]:
         "warm_up": WARM_UP,
         "rate": RATE,
         "delta_rate": DELTA_RATE,
+        "ramp": round(RAMP * options.iterations),
         "validate_every": max(1, options.iterations // 6),
         "checkpoint_every": max(1, options.iterations),
         "seed": options.seed,
