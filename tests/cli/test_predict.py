@@ -270,6 +270,14 @@ def test_every_entry_of_a_folder_with_series_is_a_scan(tmp_path):
     assert (only.id, only.images) == ("series", (tmp_path / "series",))
 
 
+def test_the_index_of_a_disc_is_no_series(tmp_path):
+    """A DICOMDIR bears the mark of a DICOM file: the series are in the folders beside it."""
+    save_series(slices(np.zeros((6, 5, 4), np.int16), np.eye(4)), tmp_path / "series")
+    (tmp_path / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
+    (tmp_path / "._IM1").write_bytes(bytes(128) + b"DICM")
+    assert [(case.id, case.images) for case in scans_at(tmp_path)] == [("series", (tmp_path / "series",))]
+
+
 def test_scans_that_say_too_little_are_refused(tmp_path):
     (tmp_path / "a.h5").touch()
     with pytest.raises(BadInput, match=r"a\.h5: states no spacing; give the folder"):
