@@ -286,12 +286,17 @@ def test_channels_on_two_grids_and_empty_channels(root):
     ]
 
 
-def test_folder_of_images_and_empty_folder(tmp_path):
+def test_folder_of_images_and_empty_folder(tmp_path, capsys):
     for seed, name in enumerate("ab"):
         put(tmp_path / "scans" / f"{name}.nii.gz", scan(seed))
     assert [(case, field) for _, case, field, _ in found(tmp_path / "scans")] == [("a", "label"), ("b", "label")]
     describe(tmp_path, numTraining=0)
     assert found(tmp_path) == [("error", "", "cases", "has no cases")]
+    with pytest.raises(BadInput):
+        data.run(["check", str(tmp_path)])
+    first, last = capsys.readouterr().out.splitlines()  # and no table of no rows
+    assert first.startswith("error: cases: ")
+    assert last == "0 cases, 1 errors, 0 warnings."
 
 
 def test_h5_lists(tmp_path):
