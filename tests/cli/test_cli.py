@@ -1,5 +1,6 @@
 """The program as a user meets it: results, help, exit codes, one line per failure."""
 
+import io
 import json
 import os
 import subprocess
@@ -128,6 +129,34 @@ def test_mistakes_in_arguments_are_one_line_and_2(arguments, says, capsys):
     assert captured.err.endswith(f"see 'fheat {arguments[0]} --help'\n")
     assert "─" not in captured.err
     assert "NoneType" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("predict", "MODEL, INPUT and OUT are missing: write for example 'fheat predict la-4 scan.nii.gz masks'"),
+        (
+            "predict la-4 --batch 2",
+            "INPUT and OUT are missing: write for example 'fheat predict la-4 scan.nii.gz masks'",
+        ),
+        ("evaluate a", "REF is missing: write for example 'fheat evaluate predictions labelsTs --out ours.json'"),
+        ("allocation", "MODEL is missing: write for example 'fheat allocation demo/model --json'"),
+        ("data check", "FOLDER is missing: write for example 'fheat data check Dataset001 --json'"),
+        ("data phantom", "DST is missing: write for example 'fheat data phantom phantoms --cases 40'"),
+        ("data prepare la", "SOURCE and TARGET are missing: write for example 'fheat data prepare la download/"),
+        ("train", "DATA is missing: give the dataset folder, or --resume"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_what_is_missing_is_named_with_an_example(arguments, says, encoding, capsys, monkeypatch):
+    """The parser draws its frames by what the output can show."""
+    out = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding, write_through=True))
+    assert main(arguments.split()) == 2
+    assert out.getvalue() == b""
+    error = capsys.readouterr().err
+    assert error.startswith(f"fheat: {says}")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("verb", [["--help"], ["models", "--json"], ["models", "--help"]])

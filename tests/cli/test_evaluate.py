@@ -95,6 +95,16 @@ def test_a_damaged_file_does_not_stop_the_rest(folders, capsys):
     assert json.loads((folders / "a.json").read_text()) == found
 
 
+def test_no_table_without_a_case(folders, capsys):
+    (folders / "bad.nii.gz").write_bytes(b"no mask")
+    assert main(["evaluate", "bad.nii.gz", "bad.nii.gz"]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[0].startswith("refused bad: bad.nii.gz: gzip stream is damaged")
+    found, _ = result(capsys, "bad.nii.gz", "bad.nii.gz", code=3)
+    assert (found["rows"], list(found["refused"])) == ([], ["bad"])
+
+
 def _rewrite(folder, data, affine=AFFINE):
     write_nifti(Volume(data, affine), folder / "pred" / "case_1.nii.gz")
 

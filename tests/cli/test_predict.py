@@ -169,7 +169,7 @@ def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
         ({"more": ["--preset", "la"]}, 2, "differs from the network's patch (32, 32, 32)"),
         ({"more": ["--stride", "40", "8", "8"]}, 2, "leaves gaps"),
         ({"more": ["--batch", "0"]}, 2, "batch=0"),
-        ({"more": ["--device", "abacus"]}, 2, "abacus"),
+        ({"more": ["--device", "abacus"]}, 2, "device 'abacus' is unknown: use cpu, cuda or cuda:1"),
         ({"more": ["--device", "meta"]}, 2, "device 'meta' cannot be used"),
     ],
 )
@@ -180,6 +180,54 @@ def test_what_cannot_be_done_is_one_line(model, scans, tmp_path, capsys, change,
     assert error.count("\n") == 1
     assert says in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("empty", "holds no scan: the folder is empty; give a folder of scans or a dataset, see docs/data.md"),
+        ("text", "has no known layout (nnU-Net raw, MSD, h5 lists, MONAI datalist, plain folders); see docs/data.md"),
+    ],
+)
+def test_a_folder_without_scans(model, tmp_path, monkeypatch, capsys, place, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / place).mkdir()
+    if place == "text":
+        (tmp_path / "text" / "a.txt").touch()
+    for words in (["predict", model, place, "out"], ["train", place, "--out", "out"], ["data", "check", place]):
+        assert main(words) == 3
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith(f"fheat: {place}: {says}")
+        assert printed.err.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["scan.nii.gz", "m"], ["scans", "m"], ["scans", "la-4"], ["scan.nii.gz", "none"]])
+def test_scan_and_model_in_the_wrong_order(model, tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scan.nii.gz").touch()
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "m").symlink_to(model)
+    assert main(["predict", *words, "out"]) == 3
+    says = "is no model folder; give the model first: fheat predict MODEL INPUT OUT"
+    assert capsys.readouterr() == ("", f"fheat: {words[0]}: {says}\n")
+
+
+def test_a_file_of_the_model_in_place_of_its_folder(model, capsys):
+    assert main(["predict", f"{model}/model.json", "scan.nii.gz", "out"]) == 3
+    assert f"give its folder, {model}" in capsys.readouterr().err
+
+
+def test_the_model_is_named_before_its_first_mask_and_not_before(model, scans, tmp_path, capsys):
+    (scans / "bad.nii.gz").write_bytes(b"no scan")
+    assert main(["predict", model, str(scans / "bad.nii.gz"), str(tmp_path / "out")]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("refused bad: ")
+    assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview"]) == 3
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines()] == ["model:", "case0", "case1"]
 
 
 def test_masks_are_kept_unless_overwritten(model, scans, tmp_path, capsys):
@@ -268,6 +316,14 @@ def test_every_entry_of_a_folder_with_series_is_a_scan(tmp_path):
     }
     (only,) = scans_at(tmp_path / "series")
     assert (only.id, only.images) == ("series", (tmp_path / "series",))
+
+
+def test_the_index_of_a_disc_is_no_series(tmp_path):
+    """A DICOMDIR bears the mark of a DICOM file: the series are in the folders beside it."""
+    save_series(slices(np.zeros((6, 5, 4), np.int16), np.eye(4)), tmp_path / "series")
+    (tmp_path / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
+    (tmp_path / "._IM1").write_bytes(bytes(128) + b"DICM")
+    assert [(case.id, case.images) for case in scans_at(tmp_path)] == [("series", (tmp_path / "series",))]
 
 
 def test_scans_that_say_too_little_are_refused(tmp_path):

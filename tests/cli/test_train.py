@@ -49,6 +49,12 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_device_that_cannot_be_used(phantoms, tmp_path, capsys):
+    for name, says in (("nonsense", "is unknown: use cpu, cuda or cuda:1"), ("meta", "cannot be used")):
+        refused(capsys, [phantoms, "--device", name, "--out", tmp_path / "run"], 2, f"fheat: device '{name}' {says}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_too_few_labelled_scans(phantoms, tmp_path, capsys):
     out = tmp_path / "run"
     refused(

@@ -49,8 +49,8 @@ def root(tmp_path):
     for seed, name in enumerate("abc"):
         put(tmp_path / "imagesTr" / f"{name}_0000.nii.gz", scan(seed))
         put(tmp_path / "labelsTr" / f"{name}.nii.gz", mask())
-    put(tmp_path / "imagesUn" / "u_0000.nii.gz", scan(10))
-    put(tmp_path / "imagesTs" / "t_0000.nii.gz", scan(11))
+    put(image(tmp_path, "u", "imagesUn"), scan(10))
+    put(image(tmp_path, "t", "imagesTs"), scan(11))
     return tmp_path
 
 
@@ -102,8 +102,8 @@ def test_any_clean_dataset_has_no_problem(tmp_path_factory, count, shape, channe
     assert found(root, workers=workers) == []
 
 
-def image(root, name):
-    return root / "imagesTr" / f"{name}_0000.nii.gz"
+def image(root, name, folder="imagesTr"):
+    return root / folder / f"{name}_0000.nii.gz"
 
 
 def label(root, name):
@@ -186,27 +186,27 @@ FAULTS = {
         ("error", "b", "values", "label holds 1 values that are no label numbers, such as 0.25"),
     ),
     "id twice": (
-        lambda r: put(r / "imagesUn" / "b_0000.nii.gz", scan(20)),
+        lambda r: put(image(r, "b", "imagesUn"), scan(20)),
         ("error", "b", "id", "is listed 2 times"),
     ),
     "id in two splits": (
-        lambda r: put(r / "imagesTs" / "b_0000.nii.gz", scan(20)),
+        lambda r: put(image(r, "b", "imagesTs"), scan(20)),
         ("error", "b", "split", "is in the splits test and train"),
     ),
     "case in two splits": (
-        lambda r: put(r / "imagesTs" / "b_0000.nii.gz", scan(1)),
+        lambda r: put(image(r, "b", "imagesTs"), scan(1)),
         ("error", "b", "split", "is in the splits test and train"),
     ),
     "content twice": (
-        lambda r: put(r / "imagesUn" / "u_0000.nii.gz", scan(1)),
+        lambda r: put(image(r, "u", "imagesUn"), scan(1)),
         ("warning", "u", "content", "has the voxels of b (train), itself in train"),
     ),
     "content twice in another type": (
-        lambda r: put(r / "imagesUn" / "u_0000.nii.gz", scan(1).astype(np.float64)),
+        lambda r: put(image(r, "u", "imagesUn"), scan(1).astype(np.float64)),
         ("warning", "u", "content", "has the voxels of b (train), itself in train"),
     ),
     "leak": (
-        lambda r: put(r / "imagesTs" / "t_0000.nii.gz", scan(1)),
+        lambda r: put(image(r, "t", "imagesTs"), scan(1)),
         ("error", "t", "content", "has the voxels of b (train), itself in test"),
     ),
     "numTraining": (
@@ -261,13 +261,13 @@ def test_a_copy_stored_in_another_orientation_is_a_leak(root, axes, order):
         affine[:3, 3] += affine[:3, axis] * (SHAPE[axis] - 1)
         affine[:3, axis] *= -1
     affine = affine[:, [*order, 3]]
-    put(root / "imagesTs" / "t_0000.nii.gz", np.flip(scan(1), axes).transpose(order).astype(np.float32), affine)
+    put(image(root, "t", "imagesTs"), np.flip(scan(1), axes).transpose(order).astype(np.float32), affine)
     assert found(root) == [("error", "t", "content", "has the voxels of b (train), itself in test")]
 
 
 def test_the_same_numbers_in_another_shape_or_mirrored_in_place_are_another_scan(root):
-    put(root / "imagesTs" / "t_0000.nii.gz", scan(1).reshape((9, 10, 8), order="F"))
-    put(root / "imagesUn" / "u_0000.nii.gz", scan(1)[::-1])
+    put(image(root, "t", "imagesTs"), scan(1).reshape((9, 10, 8), order="F"))
+    put(image(root, "u", "imagesUn"), scan(1)[::-1])
     assert found(root) == []
 
 
@@ -286,12 +286,17 @@ def test_channels_on_two_grids_and_empty_channels(root):
     ]
 
 
-def test_folder_of_images_and_empty_folder(tmp_path):
+def test_folder_of_images_and_empty_folder(tmp_path, capsys):
     for seed, name in enumerate("ab"):
         put(tmp_path / "scans" / f"{name}.nii.gz", scan(seed))
     assert [(case, field) for _, case, field, _ in found(tmp_path / "scans")] == [("a", "label"), ("b", "label")]
     describe(tmp_path, numTraining=0)
     assert found(tmp_path) == [("error", "", "cases", "has no cases")]
+    with pytest.raises(BadInput):
+        data.run(["check", str(tmp_path)])
+    first, last = capsys.readouterr().out.splitlines()  # and no table of no rows
+    assert first.startswith("error: cases: ")
+    assert last == "0 cases, 1 errors, 0 warnings."
 
 
 def test_h5_lists(tmp_path):

@@ -10,6 +10,7 @@ from fheat.data.case import Case
 from fheat.data.layouts import LAYOUTS, open_dataset
 from fheat.data.read import grid_difference, integers, read_image, read_label
 from fheat.io import Volume, write_nifti
+from tests.refusals import refused
 
 NNUNET = {"channel_names": {"0": "T1"}, "labels": {"background": 0, "organ": 1}, "file_ending": ".nii.gz"}
 
@@ -30,11 +31,7 @@ def listed(dataset):
 
 
 def refusal(place):
-    with pytest.raises(BadInput) as caught:
-        open_dataset(place)
-    assert "\n" not in str(caught.value)
-    assert caught.value.remedy
-    return str(caught.value)
+    return str(refused(open_dataset, place))
 
 
 def test_nnunet(tmp_path):
@@ -278,15 +275,25 @@ def test_h5_lists_refuse(tmp_path, line, says):
 
 
 def test_what_no_layout_knows(tmp_path):
+    touch(tmp_path, "notes/readme.txt")
     message = refusal(tmp_path)
-    assert "has no known layout" in message
-    assert all(f"{layout.NAME}: {layout.LOOKS_FOR}" in message for layout in LAYOUTS)
+    assert f"has no known layout ({', '.join(layout.NAME for layout in LAYOUTS)}); see docs/data.md" in message
     assert "does not exist" in refusal(tmp_path / "nowhere")
     for text in ("[1, 2]", "{", "\udcff", "[" * 100_000, "7"):
         (tmp_path / "dataset.json").write_bytes(text.encode(errors="surrogateescape"))
         assert "has no known layout" in refusal(tmp_path)
     touch(tmp_path, "scan.txt")
     assert "has no known layout" in refusal(tmp_path / "scan.txt")
+
+
+def test_an_empty_folder_is_said_to_be_empty(tmp_path):
+    says = f"{tmp_path}: holds no scan: the folder is empty; give a folder of scans or a dataset, see docs/data.md"
+    assert refusal(tmp_path) == says
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    touch(tmp_path, "a/.DS_Store")
+    assert refusal(tmp_path) == says
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert "has no known layout" in refusal(tmp_path)
 
 
 def scan(seed=0, shape=(6, 5, 4)):

@@ -321,12 +321,20 @@ def test_msd_channels_regions_and_unlabelled(tmp_path):
 def test_msd_index_may_not_lead_outside(tmp_path):
     make_msd(tmp_path / "src")
     index = tmp_path / "src" / "dataset.json"
-    for name in ("../x.nii.gz", "/x.nii.gz"):
+    for name, says in (("../x.nii.gz", "leaves the dataset"), ("/x.nii.gz", "is the absolute path")):
         index.write_text(json.dumps({"training": [{"image": name, "label": name}]}))
-        with pytest.raises(BadInput, match="outside its folder"):
+        with pytest.raises(BadInput, match=rf"dataset\.json: field training\.0\.image .*{says}"):
             prepare("msd-task01", tmp_path / "src", tmp_path / "dst")
-    index.write_text("[]")
-    with pytest.raises(BadInput, match="does not list"):
+    for content, field in (
+        ("[]", r"\(top\)"),
+        ('{"training": [{}]}', r"training\.0\.image"),
+        ('{"test": []}', "training"),
+    ):
+        index.write_text(content)
+        with pytest.raises(BadInput, match=f"dataset\\.json: field {field}: "):
+            prepare("msd-task01", tmp_path / "src", tmp_path / "dst")
+    index.write_text("no JSON")
+    with pytest.raises(BadInput, match="is not JSON"):
         prepare("msd-task01", tmp_path / "src", tmp_path / "dst")
 
 

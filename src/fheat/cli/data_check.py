@@ -59,7 +59,8 @@ def _print(report: Report) -> None:
         table.add_column(heading)
     for row in report.rows:
         table.add_row(*_cells(row))
-    Console(width=max(Console().width, 140), markup=False).print(table)
+    if report.rows:
+        Console(width=max(Console().width, 140), markup=False).print(table)
     for problem in report.problems:
         name = f"{problem.case}: " if problem.case else ""
         print(f"{problem.severity}: {name}{problem.field}: {problem.path}: {problem.reason}; {problem.remedy}")

@@ -86,7 +86,10 @@ def _evaluate(options: Evaluate) -> None:
             progress=show,
             versions={"fheat": __version__},
         )
-    print(table.to_json() if options.json else table, end="" if options.json else "\n")
+    if options.json:
+        print(table.to_json(), end="")
+    elif table.rows:
+        print(table)
     for note in table.notes:
         print(f"note: {note}", file=sys.stderr)
     for case, reason in list(table.refused.items())[:SHOWN]:

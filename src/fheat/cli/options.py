@@ -22,16 +22,32 @@ def parse(kind: type[Options], verb: str, arguments: Sequence[str]) -> Options:
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise UsageError(_one_line(complaint.getvalue())) from None
+        raise UsageError(_one_line(kind, complaint.getvalue())) from None
 
 
-def _one_line(box: str) -> str:
-    """Undo the frame tyro draws around a complaint: keep its first paragraph, and the option it suggests."""
+def _one_line(kind: type[object], box: str) -> str:
+    """Undo the frame tyro draws around a complaint: name what is missing, or keep its first paragraph and its hint."""
     text = re.sub(r"\x1b\[[0-9;]*m|\[/?\w+\]", "", box)
     lines = [re.sub(r"^[│|] ?| ?[│|]$", "", line).strip() for line in text.splitlines()[1:-1]]
-    sections = re.split(r"\n[─-]{5,}\n?", "\n".join(lines))
+    # Where the output cannot show boxes, the heading has a rule under it.
+    sections = re.split(r"\n[─-]{5,}\n?", re.sub(r"^[─-]{5,}\n", "", "\n".join(lines)))
     complaint = sections[0].split("\n\n")[0]
+    missing = re.findall(r"^[A-Z]+$", complaint, re.MULTILINE) if complaint.startswith("Missing from") else []
+    if missing:
+        return f"{_listed(missing)} missing: write for example '{_example(kind)}'"
     for section in sections[1:]:
         if section.startswith("Perhaps you meant"):
             complaint += "; " + " ".join(section.split("\n")[:2])
     return " ".join(complaint.split())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return `A is`, `A and B are`, `A, B and C are`."""
+    *others, last = names
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
+
+
+def _example(kind: type[object]) -> str:
+    """Return the first example in the help of a verb."""
+    lines = (kind.__doc__ or "").splitlines()
+    return next(line.strip().removeprefix("Example: ") for line in lines if line.strip().startswith("Example: "))

@@ -16,7 +16,7 @@ import torch
 import tyro
 
 from fheat import __version__
-from fheat.cli.main import UsageError
+from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
 from fheat.cli.progress import progress_bar
 from fheat.data.case import Case
@@ -31,8 +31,8 @@ from fheat.io.dicom import Series, read_dicom
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
-from fheat.models.folder import read_manifest
-from fheat.models.zoo import find_folder
+from fheat.models.folder import MANIFEST, WEIGHTS, read_manifest
+from fheat.models.zoo import find_folder, zoo_names
 from fheat.report.preview import label_counts, preview_png
 
 
@@ -106,12 +106,11 @@ class Record:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Predict, "predict", arguments)
+    _check_order(options)
     predictor = _predictor(options)
     cases = scans_at(options.input)
     _check_outputs(cases, options)
     record = _record(options, predictor)
-    if not options.json:
-        print(f"model: {predictor.card.title or options.model} ({predictor.card.data or 'data not stated'})")
     try:
         for case in cases:
             if _target(case, options).exists() and not options.overwrite:
@@ -123,9 +122,13 @@ def run(arguments: Sequence[str]) -> None:
                 record.refused[case.id] = _reason(case, error)
                 print(f"refused {case.id}: {record.refused[case.id]}", file=sys.stderr)
                 continue
-            record.cases.append(done)
             if not options.json:
+                if not record.cases:
+                    print(
+                        f"model: {predictor.card.title or options.model} ({predictor.card.data or 'data not stated'})"
+                    )
                 print(_line(done), flush=True)
+            record.cases.append(done)
         record.complete = True
     finally:
         write_file(_record_path(options), record.text().encode())
@@ -137,6 +140,15 @@ def run(arguments: Sequence[str]) -> None:
         raise BadInput(
             options.input, f"{len(record.refused)} of {len(cases)} scans refused", "see the lines above for each"
         )
+
+
+def _check_order(options: Predict) -> None:
+    """Refuse a scan, or a folder beside a model, in the place of the model: the order was mistaken."""
+    given, other = Path(options.model), options.input
+    is_scan = given.is_file() and given.name not in (MANIFEST, WEIGHTS)
+    swapped = given.is_dir() and not (given / MANIFEST).exists()
+    if is_scan or (swapped and ((other / MANIFEST).exists() or str(other) in zoo_names())):
+        raise BadInput(given, "is no model folder", f"give the model first: {program()} predict MODEL INPUT OUT")
 
 
 def _predictor(options: Predict) -> Predictor:

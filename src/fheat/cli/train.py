@@ -25,6 +25,7 @@ from fheat.engine.parallel import join, leave
 from fheat.engine.run_folder import RunFolder
 from fheat.errors import BadInput
 from fheat.group import Group
+from fheat.inference.predictor import usable_device
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -116,6 +117,7 @@ def _run(arguments: Sequence[str], group: Group) -> None:
     with _handling(stop):
         options = group.together(lambda: parse(Train, "train", arguments))
         config = group.together(lambda: _config(options))
+        group.lead(lambda: _check_device(options.device))
         with progress_bar("reading", quiet=group.rank > 0) as show:
             job = Run(config, options.out, resume=options.resume, device=options.device, reading=show, group=group)
         jobs.append(job)
@@ -180,6 +182,15 @@ def _config(options: Train) -> TrainConfig:
     if options.data is None:
         raise UsageError("DATA is missing: give the dataset folder, or --resume")
     return checked(given, "options")
+
+
+def _check_device(name: str | None) -> None:
+    if name is None:
+        return
+    try:
+        usable_device(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _train(job: Run) -> None:

@@ -6,6 +6,7 @@ from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
 from fheat.data.layouts.common import by_channel, image_files, stem
 from fheat.errors import BadInput
+from fheat.io.dicom import holds_dicom
 
 
 def scans_at(path: str | Path) -> tuple[Case, ...]:
@@ -19,10 +20,10 @@ def scans_at(path: str | Path) -> tuple[Case, ...]:
     """
     place = Path(path)
     if place.is_dir():
-        if _holds_dicom(place):
+        if holds_dicom(place):
             return (Case(place.resolve().name, (place,)),)
         folders = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
-        if any(_holds_dicom(folder) for folder in folders):
+        if any(holds_dicom(folder) for folder in folders):
             files = by_channel(image_files(place))
             series = {folder.name: (folder,) for folder in folders}
             return tuple(Case(name, paths) for name, paths in sorted((series | files).items()))
@@ -36,12 +37,3 @@ def scans_at(path: str | Path) -> tuple[Case, ...]:
     if not cases:
         raise BadInput(place, "holds no scan", "give a folder of scans")
     return cases
-
-
-def _holds_dicom(folder: Path) -> bool:
-    return any(_is_dicom(file) for file in folder.iterdir() if file.is_file())
-
-
-def _is_dicom(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        return stream.read(132)[128:] == b"DICM"

@@ -61,7 +61,7 @@ class Predictor:
         self.card = card or (own if isinstance(own, Card) else Card())
         recipe = getattr(network, "recipe", None)
         self.recipe = recipe if isinstance(recipe, Recipe) else None
-        self.device = _usable(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         channels = None if self.recipe is None else self.recipe.out_channels
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
@@ -181,10 +181,13 @@ def _fits_float32(data: NDArray[Any]) -> bool:
         return bool(np.isfinite(np.array([data.min(), data.max()]).astype(np.float32)).all())
 
 
-def _usable(name: str | torch.device) -> torch.device:
+def usable_device(name: str | torch.device) -> torch.device:
     """Return the device if something can be computed on it, else raise a `ValueError` of one line."""
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is unknown: use cpu, cuda or cuda:1") from None
+    try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"device {str(name)!r} cannot be used ({str(error).splitlines()[0]})") from None

@@ -112,20 +112,35 @@ def one_line(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
+def holds_dicom(folder: Path) -> bool:
+    """Say whether a folder directly holds a file that `read_dicom` would take for a slice, by its mark alone."""
+    return any(_is_marked(file) for file in _candidates(folder))
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Return the files that may be slices: all but hidden ones and a DICOMDIR, which is marked and holds no image."""
+    visible = (file for file in sorted(folder.iterdir()) if not file.name.startswith("."))
+    return [file for file in visible if file.name.upper() != "DICOMDIR" and file.is_file()]
+
+
+def _is_marked(file: Path) -> bool:
+    with open(file, "rb") as stream:
+        return stream.read(132)[128:] == b"DICM"
+
+
 def _dicom_files(folder: Path) -> list[Path]:
     if folder.is_file():
         raise BadInput(folder, "is a file", "give the folder that holds the series")
     with refusing(folder):
-        listed = sorted(folder.iterdir())
+        listed = _candidates(folder)
     found = []
     for file in listed:
-        if file.name.startswith(".") or file.name.upper() == "DICOMDIR" or not file.is_file():
-            continue
-        with refusing(file), open(file, "rb") as stream:
-            if stream.read(132)[128:] == b"DICM":
-                found.append(file)
-            elif file.suffix.lower() == ".dcm":
-                raise BadInput(file, "is named .dcm and lacks the DICM mark", _COPY_AGAIN)
+        with refusing(file):
+            marked = _is_marked(file)
+        if marked:
+            found.append(file)
+        elif file.suffix.lower() == ".dcm":
+            raise BadInput(file, "is named .dcm and lacks the DICM mark", _COPY_AGAIN)
     if not found:
         raise BadInput(folder, "holds no DICOM files", "give the folder that holds the series")
     return found

@@ -15,10 +15,6 @@ class Layout(Protocol):
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
         """Name shown to the user."""
 
-    @property
-    def LOOKS_FOR(self) -> str:  # noqa: N802
-        """What makes a folder this layout, for the message when none fits."""
-
     def recognises(self, place: Path) -> bool:
         """Say whether the folder (or datalist file) has this layout; never raises on foreign content."""
 
@@ -33,7 +29,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (nnunet, msd, h5_lists, monai, plain)
 def open_dataset(folder: str | Path) -> Dataset:
     """List the cases of a dataset folder, or of a datalist file, without reading a voxel.
 
-    Raises `BadInput` where no layout fits, naming what each looked for, or where a description is malformed.
+    Raises `BadInput` where the folder is empty, where no layout fits, or where a description is malformed.
     """
     place = Path(folder)
     if not place.exists():
@@ -43,5 +39,9 @@ def open_dataset(folder: str | Path) -> Dataset:
     for layout in LAYOUTS:
         if layout.recognises(place):
             return layout.read(place)
-    looked = "; ".join(f"{layout.NAME}: {layout.LOOKS_FOR}" for layout in LAYOUTS)
-    raise BadInput(place, f"has no known layout (looked for {looked})", "see docs/data.md")
+    if place.is_dir() and not any(path.is_file() or path.is_symlink() for path in place.rglob("[!.]*")):
+        raise BadInput(
+            place, "holds no scan: the folder is empty", "give a folder of scans or a dataset, see docs/data.md"
+        )
+    known = ", ".join(layout.NAME for layout in LAYOUTS)
+    raise BadInput(place, f"has no known layout ({known})", "see docs/data.md for what each looks like")

@@ -13,7 +13,6 @@ from fheat.data.layouts.common import inside
 from fheat.errors import BadInput
 
 NAME: Final = "h5 lists"
-LOOKS_FOR: Final = "train.list, val.list or test.list (or .txt) naming h5 files"
 
 _SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
 _LIST_LIMIT: Final = 16 * 2**20

@@ -13,7 +13,6 @@ from fheat.data.layouts.common import Description, describe, load_json, peek_jso
 from fheat.data.layouts.datalist import Entry, cases_of, with_distinct_names
 
 NAME: Final = "MONAI datalist"
-LOOKS_FOR: Final = "a .json file, or a folder with one, with lists training, validation, testing or unlabelled"
 
 # Key of the list, the split its cases belong to, whether a missing label is declared by the key.
 _LISTS: Final = (

@@ -10,7 +10,6 @@ from fheat.data.layouts.common import Description, count_mismatch, describe, loa
 from fheat.data.layouts.datalist import Entry, cases_of, with_distinct_names
 
 NAME: Final = "MSD"
-LOOKS_FOR: Final = "dataset.json with the list training"
 
 
 class _DatasetJson(Description):

@@ -24,7 +24,6 @@ from fheat.data.layouts.common import (
 from fheat.errors import BadInput
 
 NAME: Final = "nnU-Net raw"
-LOOKS_FOR: Final = "dataset.json with channel_names, imagesTr/"
 
 
 class _DatasetJson(Description):

@@ -7,7 +7,6 @@ from fheat.data.case import Case, Dataset
 from fheat.data.layouts.common import by_channel, image_files, labels_without_image
 
 NAME: Final = "plain folders"
-LOOKS_FOR: Final = "images/ (or imagesTr/, image/) beside labels/ (or labelsTr/, label/, masks/), or image files"
 
 _IMAGES: Final = ("images", "imagesTr", "image")
 _LABELS: Final = ("labels", "labelsTr", "label", "masks")

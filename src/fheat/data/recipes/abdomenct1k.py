@@ -4,18 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from fheat.data.intensity import window
-from fheat.data.recipes.base import (
-    Found,
-    Options,
-    Prepared,
-    Recipe,
-    Source,
-    as_label,
-    cases_by_id,
-    check_same_grid,
-    files_named,
-    label_path,
-)
+from fheat.data.recipes import base
 from fheat.data.resample import resample
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
@@ -24,7 +13,7 @@ WINDOW: Final = (-160.0, 240.0)
 _IMAGE = "_0000.nii.gz"
 
 
-def find(root: Path, options: Options) -> Found:
+def find(root: Path, options: base.Options) -> base.Found:
     """List `Case_00001_0000.nii.gz` wherever they lie, with `Case_00001.nii.gz` of a folder `labelsTr` or `Mask*`.
 
     The release keeps the labels of some scans back. A scan without one is declared unlabelled by lying in `imagesTs`
@@ -32,31 +21,28 @@ def find(root: Path, options: Options) -> Found:
     """
     labels = {
         file.name.removesuffix(".nii.gz"): file
-        for file in files_named(root, "Case_?????.nii.gz")
+        for file in base.files_named(root, "Case_?????.nii.gz")
         if file.parent.name == "labelsTr" or file.parent.name.startswith("Mask")
     }
     cases = []
-    for file in files_named(root, f"Case_?????{_IMAGE}"):
+    for file in base.files_named(root, f"Case_?????{_IMAGE}"):
         name = file.name.removesuffix(_IMAGE)
         label = labels.get(name)
-        cases.append(Source(name, file, label, unlabelled=label is None and file.parent.name != "imagesTr"))
-    return Found("nifti", cases_by_id(root, cases, f"Case_00001{_IMAGE}"))
+        cases.append(base.Source(name, file, label, unlabelled=label is None and file.parent.name != "imagesTr"))
+    return base.Found("nifti", base.cases_by_id(root, cases, f"Case_00001{_IMAGE}"))
 
 
-def prepare(case: Source, options: Options) -> Prepared:
+def prepare(case: base.Source, options: base.Options) -> base.Prepared:
     """Resample if asked, then map the window to [0, 1]."""
     scan = read_nifti(case.image)
-    path = label_path(case)
-    label = None if path is None else as_label(path, read_nifti(path), [1, 2, 3, 4])
-    if path is not None and label is not None:
-        check_same_grid(path, label, scan)
+    label = None if case.unlabelled else base.read_label(case, scan, [1, 2, 3, 4])
     if options.spacing is not None:
         scan = resample(scan, options.spacing)
         label = None if label is None else resample(label, options.spacing, labels=True)
-    return Prepared((Volume(window(scan.data, *WINDOW), scan.affine),), label)
+    return base.Prepared((Volume(window(scan.data, *WINDOW), scan.affine),), label)
 
 
-RECIPE: Final = Recipe(
+RECIPE: Final = base.Recipe(
     name="abdomenct1k",
     title="Liver, kidneys, spleen and pancreas, CT (AbdomenCT-1K)",
     channels=("CT, window [-160, 240] HU",),

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from fheat.data.case import Spacing
+from fheat.data.crop import Box, bounding_box
 from fheat.errors import BadInput
 from fheat.io.grid import grid_difference
+from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
 
 
@@ -92,11 +94,32 @@ def cases_by_id(root: Path, cases: Iterable[Source], expected: str) -> list[Sour
     return [found[name] for name in sorted(found)]
 
 
-def label_path(case: Source) -> Path | None:
-    """Return the label of a case, None where it is declared to have none, or raise `BadInput` where it is missing."""
-    if case.label is None and not case.unlabelled:
+def read_label(
+    case: Source, scan: Volume, values: Iterable[int], reader: Callable[[Path], Volume] = read_nifti
+) -> Volume:
+    """Return the label of a case as uint8, or raise `BadInput` unless it holds only 0 and `values` on the scan's grid.
+
+    Not for a case that is declared unlabelled.
+    """
+    path = label_path(case)
+    label = as_label(path, reader(path), values)
+    check_same_grid(path, label, scan)
+    return label
+
+
+def label_path(case: Source) -> Path:
+    """Return the label file of a case that should have one, or raise `BadInput`."""
+    if case.label is None:
         raise BadInput(case.image, f"case {case.id} has no label file", "download it again")
     return case.label
+
+
+def label_box(case: Source, label: Volume, *, past_last: int) -> Box:
+    """Return the box of a label to crop around, see `bounding_box`, or raise `BadInput` where the label is empty."""
+    box = bounding_box(label.data, past_last=past_last)
+    if box is None:
+        raise BadInput(label_path(case), "is empty: there is no box to crop around", "leave out --benchmark-crop")
+    return box
 
 
 def as_label(path: Path, volume: Volume, values: Iterable[int]) -> Volume:

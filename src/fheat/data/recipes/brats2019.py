@@ -7,51 +7,37 @@ import numpy as np
 
 from fheat.data.crop import bounding_box, crop
 from fheat.data.intensity import clip_above, nonzero_statistics, zscore
-from fheat.data.recipes.base import (
-    Found,
-    Options,
-    Prepared,
-    Recipe,
-    Source,
-    as_label,
-    cases_by_id,
-    check_same_grid,
-    files_named,
-    label_path,
-)
+from fheat.data.recipes import base
 from fheat.errors import BadInput
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
 
 
-def find(root: Path, options: Options) -> Found:
+def find(root: Path, options: base.Options) -> base.Found:
     """List `<id>/<id>_flair.nii.gz`, under HGG and LGG or wherever; `.nii` as well."""
     cases = []
     for ending in (".nii.gz", ".nii"):
-        for file in files_named(root, f"*_flair{ending}"):
+        for file in base.files_named(root, f"*_flair{ending}"):
             name = file.name.removesuffix(f"_flair{ending}")
             label = file.with_name(f"{name}_seg{ending}")
-            cases.append(Source(name, file, label if label.is_file() else None))
-    return Found("nifti", cases_by_id(root, cases, "*_flair.nii.gz"))
+            cases.append(base.Source(name, file, label if label.is_file() else None))
+    return base.Found("nifti", base.cases_by_id(root, cases, "*_flair.nii.gz"))
 
 
-def prepare(case: Source, options: Options) -> Prepared:
+def prepare(case: base.Source, options: base.Options) -> base.Prepared:
     """Crop to the brain, cut the brightest thousandth, z-score by the voxels that are not zero."""
     scan = read_nifti(case.image)
-    path = label_path(case)
-    assert path is not None
-    mask = as_label(path, read_nifti(path), [1, 2, 3, 4])
-    check_same_grid(path, mask, scan)
+    mask = base.read_label(case, scan, [1, 2, 3, 4])
     box = bounding_box(scan.data, past_last=0)
     if box is None or any(low >= high for low, high in box):
         raise BadInput(case.image, "holds no brain: it is zero everywhere or one voxel thin", "download it again")
     image, label = crop(scan, box), crop(mask, box)
     clipped = clip_above(image.data, 0.999)
     image = Volume(zscore(clipped, *nonzero_statistics(clipped)), image.affine)
-    return Prepared((image,), Volume((label.data > 0).astype(np.uint8), label.affine))
+    return base.Prepared((image,), Volume((label.data > 0).astype(np.uint8), label.affine))
 
 
-RECIPE: Final = Recipe(
+RECIPE: Final = base.Recipe(
     name="brats2019",
     title="Whole tumour, FLAIR (BraTS 2019)",
     channels=("FLAIR",),

@@ -4,47 +4,32 @@ from pathlib import Path
 from typing import Final
 
 from fheat.data.intensity import zscore
-from fheat.data.recipes.base import (
-    Found,
-    Options,
-    Prepared,
-    Recipe,
-    Source,
-    as_label,
-    cases_by_id,
-    check_not_constant,
-    check_same_grid,
-    files_named,
-    label_path,
-)
+from fheat.data.recipes import base
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
 
 _IMAGE, _LABEL = "_preRT_T2.nii.gz", "_preRT_mask.nii.gz"
 
 
-def find(root: Path, options: Options) -> Found:
+def find(root: Path, options: base.Options) -> base.Found:
     """List `<id>/preRT/<id>_preRT_T2.nii.gz`; the scans during therapy and the registered copies are left."""
     cases = []
-    for file in files_named(root, f"preRT/*{_IMAGE}"):
+    for file in base.files_named(root, f"preRT/*{_IMAGE}"):
         name = file.name.removesuffix(_IMAGE)
         label = file.with_name(f"{name}{_LABEL}")
-        cases.append(Source(name, file, label if label.is_file() else None))
-    return Found("nifti", cases_by_id(root, cases, f"preRT/*{_IMAGE}"))
+        cases.append(base.Source(name, file, label if label.is_file() else None))
+    return base.Found("nifti", base.cases_by_id(root, cases, f"preRT/*{_IMAGE}"))
 
 
-def prepare(case: Source, options: Options) -> Prepared:
+def prepare(case: base.Source, options: base.Options) -> base.Prepared:
     """Z-score the whole scan. Labels are kept."""
     scan = read_nifti(case.image)
-    check_not_constant(case.image, scan)
-    path = label_path(case)
-    assert path is not None
-    label = as_label(path, read_nifti(path), [1, 2])
-    check_same_grid(path, label, scan)
-    return Prepared((Volume(zscore(scan.data), scan.affine),), label)
+    base.check_not_constant(case.image, scan)
+    label = base.read_label(case, scan, [1, 2])
+    return base.Prepared((Volume(zscore(scan.data), scan.affine),), label)
 
 
-RECIPE: Final = Recipe(
+RECIPE: Final = base.Recipe(
     name="hnc",
     title="Head and neck tumours before radiotherapy, T2-weighted MRI (HNTS-MRG 2024, task 1)",
     channels=("T2w",),

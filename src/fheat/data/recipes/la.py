@@ -6,21 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from fheat.data.crop import Bounds, bounding_box, crop, enlarge
+from fheat.data.crop import Box, crop, enlarge
 from fheat.data.intensity import zscore
-from fheat.data.recipes.base import (
-    Found,
-    Options,
-    Prepared,
-    Recipe,
-    Source,
-    as_label,
-    cases_by_id,
-    check_not_constant,
-    check_same_grid,
-    files_named,
-    label_path,
-)
+from fheat.data.recipes import base
 from fheat.errors import BadInput
 from fheat.io.h5 import read_h5
 from fheat.io.nrrd import read_nrrd
@@ -32,54 +20,49 @@ _MARGINS: Final = (10, 20)
 _IMAGE, _LABEL, _H5 = "lgemri.nrrd", "laendo.nrrd", "mri_norm2.h5"
 
 
-def find(root: Path, options: Options) -> Found:
+def find(root: Path, options: base.Options) -> base.Found:
     """List `<id>/lgemri.nrrd`, or `<id>/mri_norm2.h5` where there is none; the folder is the id."""
     originals = [
-        Source(file.parent.name, file, label if (label := file.with_name(_LABEL)).is_file() else None)
-        for file in files_named(root, _IMAGE)
+        base.Source(file.parent.name, file, label if (label := file.with_name(_LABEL)).is_file() else None)
+        for file in base.files_named(root, _IMAGE)
     ]
     if originals:
-        return Found("nrrd", cases_by_id(root, originals, _IMAGE))
-    cases = cases_by_id(
-        root, (Source(file.parent.name, file, file) for file in files_named(root, _H5)), f"{_IMAGE} or {_H5}"
+        return base.Found("nrrd", base.cases_by_id(root, originals, _IMAGE))
+    cases = base.cases_by_id(
+        root, (base.Source(file.parent.name, file, file) for file in base.files_named(root, _H5)), f"{_IMAGE} or {_H5}"
     )
     if options.benchmark_crop:
         raise BadInput(root, f"holds {_H5} files, which are cropped already", "leave out --benchmark-crop")
-    return Found("h5", cases, cropped=True)
+    return base.Found("h5", cases, cropped=True)
 
 
-def prepare(case: Source, options: Options) -> Prepared:
+def prepare(case: base.Source, options: base.Options) -> base.Prepared:
     """Z-score the whole scan, then crop if asked. The h5 files come z-scored and cropped and are taken as they are."""
     if case.image.name == _H5:
         scan, mask = read_h5(case.image, spacing=SPACING)
         if mask is None:
             raise BadInput(case.image, "has no field label", "download it again")
-        return Prepared((Volume(scan.data.astype(np.float32), scan.affine),), as_label(case.image, mask, [1]))
+        return base.Prepared((Volume(scan.data.astype(np.float32), scan.affine),), base.as_label(case.image, mask, [1]))
     scan = read_nrrd(case.image)
-    check_not_constant(case.image, scan)
-    path = label_path(case)
-    assert path is not None
-    mask = as_label(path, read_nrrd(path), [1, 255])
-    check_same_grid(path, mask, scan)
+    base.check_not_constant(case.image, scan)
+    mask = base.read_label(case, scan, [1, 255], read_nrrd)
     image = Volume(zscore(scan.data), scan.affine)
     label = Volume((mask.data > 0).astype(np.uint8), mask.affine)
     if options.benchmark_crop:
-        box = bounding_box(label.data, past_last=0)
-        if box is None:
-            raise BadInput(path, "is empty: there is no box to crop around", "leave out --benchmark-crop")
+        box = base.label_box(case, label, past_last=0)
         x, y, _ = enlarge(box, label.data.shape, margins(case.id), at_least=(PATCH, PATCH, 0))
         image, label = (crop(one, (x, y, (0, label.data.shape[2]))) for one in (image, label))
-    return Prepared((image,), label)
+    return base.Prepared((image,), label)
 
 
-def margins(case: str) -> tuple[Bounds, Bounds, Bounds]:
+def margins(case: str) -> Box:
     """Draw 10 to 19 voxels before and after in x and y; the id of the case is the seed."""
     seed = int.from_bytes(hashlib.sha256(case.encode()).digest()[:8], "big")
     a, b, c, d = np.random.default_rng(seed).integers(*_MARGINS, size=4).tolist()
     return (a, b), (c, d), (0, 0)
 
 
-RECIPE: Final = Recipe(
+RECIPE: Final = base.Recipe(
     name="la",
     title="Left atrium, late gadolinium-enhanced MRI (2018 Atrial Segmentation Challenge)",
     channels=("LGE-MRI",),

@@ -12,20 +12,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from fheat.data.case import Spacing
-from fheat.data.crop import bounding_box, crop, enlarge, pad, stretch
+from fheat.data.crop import crop, enlarge, pad, stretch
 from fheat.data.intensity import min_max, window, zscore
 from fheat.data.orientation import reorient
-from fheat.data.recipes.base import (
-    Found,
-    Options,
-    Prepared,
-    Recipe,
-    Source,
-    as_label,
-    cases_by_id,
-    files_named,
-    label_path,
-)
+from fheat.data.recipes import base
 from fheat.errors import BadInput
 from fheat.io.dicom import read_dicom
 from fheat.io.nifti import read_nifti
@@ -37,12 +27,11 @@ _SOFT: Final = (-50.0, 250.0)
 _CLEARLY: Final = 0.1
 
 
-def find(root: Path, options: Options) -> Found:
+def find(root: Path, options: base.Options) -> base.Found:
     """List `PANCREAS_0001/` with one DICOM series somewhere inside, or CT as NIfTI, and `label0001.nii.gz`."""
-    labels = {file.name[5:9]: file for file in files_named(root, "label????.nii.gz")}
-    scans = [
-        file for file in files_named(root, "*.nii.gz") if re.fullmatch(r"(image|PANCREAS_)\d{4}\.nii\.gz", file.name)
-    ]
+    labels = {file.name[5:9]: file for file in base.files_named(root, "label????.nii.gz")}
+    named = re.compile(r"(image|PANCREAS_)\d{4}\.nii\.gz")
+    scans = [file for file in base.files_named(root, "*.nii.gz") if named.fullmatch(file.name)]
     kind = "nifti"
     if not scans:
         kind = "dicom"
@@ -50,11 +39,11 @@ def find(root: Path, options: Options) -> Found:
     cases = []
     for scan in scans:
         name = scan.name.removesuffix(".nii.gz")[-4:]
-        cases.append(Source(name, scan, labels.get(name)))
-    return Found(kind, cases_by_id(root, cases, "PANCREAS_0001 folders or image0001.nii.gz"))
+        cases.append(base.Source(name, scan, labels.get(name)))
+    return base.Found(kind, base.cases_by_id(root, cases, "PANCREAS_0001 folders or image0001.nii.gz"))
 
 
-def prepare_a(case: Source, options: Options) -> Prepared:
+def prepare_a(case: base.Source, options: base.Options) -> base.Prepared:
     """Flavour A: resample as if cubic voxels, window, min-max; crop on all six sides if asked."""
     scan, label = _read(case, options)
     step = 1 / scan.spacing[1]
@@ -62,15 +51,13 @@ def prepare_a(case: Source, options: Options) -> Prepared:
     scan, label = (_regrid(one, (step,) * 3, shape, order) for one, order in ((scan, 1), (label, 0)))
     image = Volume(min_max(scan.data.clip(*WINDOW)), scan.affine)
     if options.benchmark_crop:
-        box = bounding_box(label.data, past_last=2)
-        if box is None:
-            raise _no_box(case)
+        box = base.label_box(case, label, past_last=2)
         box = stretch(enlarge(box, shape, [(25, 25)] * 3), shape, SIZE)
         image, label = (pad(crop(one, box), SIZE) for one in (image, label))
-    return Prepared((image,), label)
+    return base.Prepared((image,), label)
 
 
-def prepare_b(case: Source, options: Options) -> Prepared:
+def prepare_b(case: base.Source, options: base.Options) -> base.Prepared:
     """Flavour B: resample with B-splines, window, crop in x and y if asked, then z-score what is left."""
     scan, label = _read(case, options)
     x, y, z = scan.spacing
@@ -80,19 +67,16 @@ def prepare_b(case: Source, options: Options) -> Prepared:
     scan, label = (_regrid(one, steps, shape, order) for one, order in ((scan, 3), (label, 0)))
     image = Volume(window(scan.data, *WINDOW), scan.affine)
     if options.benchmark_crop:
-        box = bounding_box(label.data, past_last=0)
-        if box is None:
-            raise _no_box(case)
+        box = base.label_box(case, label, past_last=0)
         wide = enlarge(box, shape, [(25, 25), (25, 25), (0, 0)], at_least=(*SIZE[:2], 0))
         image, label = (crop(one, (wide[0], wide[1], (0, shape[2]))) for one in (image, label))
-    return Prepared((Volume(zscore(image.data), image.affine),), label)
+    return base.Prepared((Volume(zscore(image.data), image.affine),), label)
 
 
-def _read(case: Source, options: Options) -> tuple[Volume, Volume]:
+def _read(case: base.Source, options: base.Options) -> tuple[Volume, Volume]:
     scan = read_nifti(case.image) if case.image.is_file() else read_dicom(_series(case.image)).volume
-    path = label_path(case)
-    assert path is not None
-    stored = reorient(as_label(path, read_nifti(path), [1]), scan.orientation)
+    path = base.label_path(case)
+    stored = reorient(base.as_label(path, read_nifti(path), [1]), scan.orientation)
     if stored.data.shape != scan.data.shape or not np.allclose(stored.spacing, scan.spacing, rtol=1e-2):
         here, there = (f"{one.data.shape} at {one.spacing} mm" for one in (stored, scan))
         raise BadInput(path, f"is {here}, its scan {there}", "check the pair")
@@ -103,7 +87,7 @@ def _read(case: Source, options: Options) -> tuple[Volume, Volume]:
 
 def _series(patient: Path) -> Path:
     """Return the one folder below a patient's that holds files."""
-    folders = sorted({file.parent for file in files_named(patient, "*")})
+    folders = sorted({file.parent for file in base.files_named(patient, "*")})
     if len(folders) != 1:
         raise BadInput(patient, f"holds {len(folders)} folders with files: expected one series", "keep the CT series")
     return folders[0]
@@ -136,15 +120,11 @@ def _regrid(volume: Volume, steps: Spacing, shape: list[int], order: int) -> Vol
     return Volume(out, volume.affine @ np.diag([*steps, 1.0]))
 
 
-def _no_box(case: Source) -> BadInput:
-    return BadInput(case.label or case.image, "is empty: there is no box to crop around", "leave out --benchmark-crop")
-
-
 _COMMON: Final = (
     "labels are matched to their scan by the directions of their axes; their origin is not compared",
     "voxel 0 stays in place when resampling; the affine written is the true one",
 )
-RECIPE_A: Final = Recipe(
+RECIPE_A: Final = base.Recipe(
     name="pancreas-a",
     title="Pancreas, CT (NIH Pancreas-CT), flavour A: CoraNet, FUSSNet, UPCoL, BCP",
     channels=("CT, window [-125, 275] HU",),
@@ -160,7 +140,7 @@ RECIPE_A: Final = Recipe(
     ),
     options=frozenset({"benchmark_crop", "flip_labels"}),
 )
-RECIPE_B: Final = Recipe(
+RECIPE_B: Final = base.Recipe(
     name="pancreas-b",
     title="Pancreas, CT (NIH Pancreas-CT), flavour B: DTC, MC-Net, MLRP",
     channels=("CT, window [-125, 275] HU, z-scored",),
