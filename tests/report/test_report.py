@@ -207,7 +207,7 @@ def test_a_network_without_gates_has_a_report_too(tmp_path):
     ("damage", "says"),
     [
         (lambda run: shutil.rmtree(run), "is not a run folder"),
-        (lambda run: (run / "config.toml").unlink(), "config.toml: cannot be read"),
+        (lambda run: (run / "config.toml").unlink(), "is not a run folder: it has no config.toml"),
         (lambda run: (run / "log.jsonl").unlink(), "log.jsonl: is missing"),
         (lambda run: (run / "log.jsonl").write_text(""), "log.jsonl: holds no iteration yet"),
         (lambda run: (run / "log.jsonl").write_text("{}\n"), "log.jsonl: line 1 is not a line of a log"),

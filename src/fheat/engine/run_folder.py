@@ -33,9 +33,7 @@ class RunFolder:
     def config(self) -> TrainConfig:
         """Return the settings of the run that lies here, or raise `BadInput` where none does."""
         if not (self.path / CONFIG).is_file():
-            raise BadInput(
-                self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of the run to go on with"
-            )
+            raise BadInput(self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of fheat train")
         return read_config(self.path / CONFIG, {})
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:

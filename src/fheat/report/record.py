@@ -24,13 +24,14 @@ class Validation:
 
 @dataclass(frozen=True)
 class Record:
-    """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; a validation may
-    be logged before the steps that led to it."""
+    """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; `speeds` iterations
+    per second, without validation and saving, by the iteration they were taken at."""
 
     folder: Path
     config: TrainConfig
     steps: list[dict[str, float]]
     validations: list[Validation]
+    speeds: dict[int, float]
 
     @property
     def iterations(self) -> list[int]:
@@ -87,16 +88,18 @@ def read_record(folder: Path) -> Record:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
     except UnicodeDecodeError as error:
         raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
-    steps, validations = [], []
+    steps, validations, speeds = [], [], {}
     for number, text in enumerate(lines, start=1):
         line = _parsed(text, path, number)
         if "validation" in line:
             validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
+        elif "per_second" in line:
+            speeds[int(line["iteration"])] = float(line["per_second"])
         else:
             steps.append(line)
     if not steps:
         raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
-    return Record(folder, config, steps, validations)
+    return Record(folder, config, steps, validations, speeds)
 
 
 def _parsed(text: str, path: Path, number: int) -> dict[str, Any]:
