@@ -226,3 +226,7 @@ def test_only_a_closed_gate_sleeps_and_a_new_strength_wakes_it():
     gate.set_strength(0.5)
     assert not gate.asleep
     assert not torch.equal(gate(x), x)
+    gate.set_strength(0.0)
+    gate.sleep()
+    gate.load_state_dict(FractionalHeat(initial_strength=0.5).state_dict())
+    assert not torch.equal(gate(x), x)

@@ -175,6 +175,38 @@ def test_plain_code_runs_where_kernels_cannot():
     assert isinstance(stage.blocks[0].first, FHEATBlock)
 
 
+def hang_tanh(block):
+    block.fheat.out = nn.Sequential(block.fheat.out, nn.Tanh())
+
+
+def change_eps(block):
+    block.fheat.norm.eps = 0.5
+
+
+def parametrise(block):
+    nn.utils.parametrizations.weight_norm(block.fheat.project)
+
+
+def drop_bias(block):
+    block.mixer[1] = nn.Conv3d(8, 8, 1, bias=False)
+
+
+@pytest.mark.parametrize("change", [hang_tanh, change_eps, parametrise, drop_bias])
+def test_a_stage_that_was_changed_inside_is_not_fused(change):
+    stage, x = FHEATStage(8, 1, gate_at(0.2)), torch.randn(1, 8, 3, 3, 3)
+    change(stage.blocks[0].second)
+    with kernels.use("always"):
+        found = stage(x)
+    with kernels.use("never"):
+        assert error(found, stage(x)) < 1e-6  # its norms, each by itself, still run as kernels
+
+
+def test_a_gate_for_another_grid_is_refused_by_kernels_too():
+    stage = FHEATStage(8, 1, FractionalHeat(size=8))
+    with kernels.use("always"), pytest.raises(ValueError, match="size="):
+        stage(torch.randn(1, 8, 4, 4, 4))
+
+
 COMPILE = """
 import sys
 import triton

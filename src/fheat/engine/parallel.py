@@ -43,7 +43,10 @@ def leave() -> None:
 def device_for(group: Group, name: str | None) -> torch.device:
     """Return the device of a process, by default a GPU of its own where there are any, or raise `BadInput`."""
     device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if group.size == 1 or device.type != "cuda":
+    if device.type != "cuda":
+        return device
+    if group.size == 1:
+        torch.cuda.set_device(device)  # streams, graphs and kernels start on the current one
         return device
     local, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local >= found:

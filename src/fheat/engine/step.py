@@ -15,6 +15,7 @@ from fheat.methods.base import Batch, Method
 from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
+from fheat.ops.heat import FractionalHeat
 
 _EAGER = 3
 """Iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
@@ -70,6 +71,7 @@ class Step:
         self.history = torch.zeros(self.iterations, len(self.columns), device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ran = self._calls = 0
+        self._closed_before: list[FractionalHeat] = []
 
     def __call__(self) -> None:
         """Advance by one iteration."""
@@ -98,11 +100,16 @@ class Step:
             self._graph.replay()
 
     def _let_closed_gates_sleep(self) -> None:
-        """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good."""
+        """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
+
+        A gate is asked twice: what the optimiser still remembers from before it closed has faded by the second time.
+        """
         closed = [gate for gate in self.gates.values() if not gate.asleep and not gate.retired and gate.closed]
-        for gate in closed:
+        tired = [gate for gate in closed if gate in self._closed_before]
+        for gate in tired:
             gate.sleep()
-        if closed:
+        self._closed_before = closed
+        if tired:
             self._graph = None
 
     def _advance(self) -> None:

@@ -24,7 +24,8 @@ def largest_component(masks: Tensor, rounds: int = ROUNDS) -> Tensor:
     if kernels.usable(masks):
         from fheat.ops.kernels.components import largest_component as fused  # Triton takes a second to import
 
-        return fused(masks, rounds)
+        with kernels.on_device(masks):
+            return fused(masks, rounds)
     inside = masks[:, None].float()
     numbers = torch.arange(count + 1, dtype=torch.float32, device=masks.device).expand(batch, -1)
     roots = numbers[:, 1:].view_as(inside) * inside

@@ -1,8 +1,5 @@
 """The repeated blocks of the FHEAT networks, from one residual pair up to a stage with its gate."""
 
-from collections.abc import Iterator
-from itertools import chain
-
 from torch import Tensor, nn
 
 from fheat.nn.fheat import FHEAT
@@ -28,14 +25,6 @@ class FHEATBlock(nn.Module):
         y = self.fheat(x, gate)
         x = x + self.fheat_norm(y)
         return x + self.mixer_norm(self.mixer(x)), y
-
-    def fheat_parameters(self) -> Iterator[Tensor]:
-        """Of the first half: depthwise, projection, norm, output, norm behind it; weight before bias."""
-        return chain(self.fheat.parameters(), self.fheat_norm.parameters())
-
-    def mixer_parameters(self) -> Iterator[Tensor]:
-        """Of the second half: norm, first product, activation, second product, norm behind it."""
-        return chain(self.mixer.parameters(), self.mixer_norm.parameters())
 
 
 class LightBlock(nn.Module):
@@ -78,7 +67,7 @@ class FHEATStage(nn.Module):
         return x, y.detach().abs().mean(dim=1, keepdim=True)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.plain and kernels.usable(x) and fusable(self):
+        if not self.plain and kernels.usable(x) and fusable(self.blocks, self.gate):
             return run_fused(x, self.blocks, self.gate)
         y = x
         for block in self.blocks:

@@ -18,7 +18,8 @@ class OneGroupNorm(nn.GroupNorm):
         from fheat.ops.kernels.norm import one_group_norm  # Triton takes a second to import
 
         channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
-        return one_group_norm(channels_last, self.weight, self.bias, self.eps).permute(0, 4, 1, 2, 3)
+        with kernels.on_device(x):
+            return one_group_norm(channels_last, self.weight, self.bias, self.eps).permute(0, 4, 1, 2, 3)
 
 
 def one_group(channels: int) -> OneGroupNorm:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ class FractionalHeat(nn.Module):
     def sleep(self) -> None:
         """Skip the transform of a closed gate while training goes on: zero is absorbing, so nothing changes.
 
-        Parameters stay. Only `set_strength` and loading other values into a new gate can open it again.
+        Parameters stay. `set_strength` and `load_state_dict` wake the gate; nothing else may open it.
         """
         if not self.closed:
             raise ValueError(f"the gate is open (D = {self.strength.item():.4g}): only a closed gate can sleep")
@@ -183,6 +183,11 @@ class FractionalHeat(nn.Module):
     def response(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None] | None:
         """Return the multiplier, shape `grid`, and the 0-d flag "closed" (None where it cannot be), both on the
         device of `like`; None where the gate passes its input on and no transform is needed."""
+        if self.size is not None and grid != self.size:
+            raise ValueError(
+                f"x has grid {grid} but this gate was built for size={self.size}: "
+                "resize x, or build the gate with size=None"
+            )
         return None if self._always_closed or self.asleep else self._multiplier(grid, like)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,6 +200,10 @@ class FractionalHeat(nn.Module):
         spectrum = dct(x, dims=self.dims, transform=self.transform)
         y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
         return y if closed is None else torch.where(closed, x, y)
+
+    def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
+        self.asleep = False
+        super()._load_from_state_dict(*args, **options)
 
     def extra_repr(self) -> str:
         """Name the grid and the parameterisation."""
@@ -244,11 +253,6 @@ class FractionalHeat(nn.Module):
         grid = tuple(x.shape[-self.dims :])
         if 0 in grid:
             raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
-        if self.size is not None and grid != self.size:
-            raise ValueError(
-                f"x has grid {grid} but this gate was built for size={self.size}: "
-                "resize x, or build the gate with size=None"
-            )
         if _readable_for_free(self.delta) or _readable_for_free(self.theta):
             self.check_parameters()
 

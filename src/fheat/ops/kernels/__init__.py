@@ -1,22 +1,26 @@
 """Fused GPU kernels, written in Triton, and when they are used.
 
 Each has a plain twin in PyTorch that says what it computes; the twin is also what runs on a CPU, under `torch.compile`,
-`torch.export`, in float64, and wherever Triton is missing. `FHEAT_KERNELS=never` in the environment, or
-`with kernels.use("never")`, turns them off.
+`torch.export`, `torch.func`, in float64, and wherever Triton or the C compiler it asks for is missing. Kernels have
+first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
 """
 
 import os
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
-_mode: list[Mode] = ["never" if os.environ.get("FHEAT_KERNELS") == "never" else "auto"]
+_asked = os.environ.get("FHEAT_KERNELS", "auto")
+if _asked not in get_args(Mode):
+    raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use one of {', '.join(get_args(Mode))}")
+_mode: list[Mode] = ["never" if _asked == "never" else "auto"]
 
 
 @contextmanager
@@ -40,10 +44,29 @@ def usable(x: Tensor) -> bool:
         and 0 < x.numel() < 2**31
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        and _found()
+        and not torch._C._are_functorch_transforms_active()
+        and _work(x.device)
     )
 
 
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Context in which kernels start on the device of `x`: Triton asks for the current one."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
 @cache
-def _found() -> bool:
-    return find_spec("triton") is not None
+def _work(device: torch.device) -> bool:
+    """Whether a kernel can be built and run: besides Triton that takes a C compiler."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from fheat.ops.kernels.norm import one_group_norm
+
+        one, many = torch.ones(16, device=device), torch.ones(1, 2, 2, 2, 16, device=device)
+        with on_device(many):
+            one_group_norm(many, one, one)
+        torch.cuda.synchronize(device)
+    except Exception as error:
+        warnings.warn(f"fused kernels cannot be built here ({error}): plain PyTorch is used, slower", stacklevel=2)
+        return False
+    return True

@@ -63,8 +63,11 @@ class _FHEATHalf(torch.autograd.Function):
         if multiplier is not None:
             spectrum = dct(v, channels_last=True)
             t = idct(spectrum * multiplier[..., None], channels_last=True)
-            t = t if closed is None else torch.where(closed, v, t)
-            norm.find_moments[plan.grid](t, moments, plan.voxels, plan.span, **shape, SPLITS=splits)
+            found = pairs(plan, x)
+            norm.find_moments[plan.grid](t, found, plan.voxels, plan.span, **shape, SPLITS=splits)
+            if closed is not None:  # both as if there were no gate: another order of the sums would be another last bit
+                t, found = torch.where(closed, v, t), torch.where(closed, moments, found)
+            moments = found
         fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, DOT=dot,
