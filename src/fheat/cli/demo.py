@@ -72,7 +72,7 @@ class Demo:
     """Where everything goes; the folder of an earlier demo is written anew."""
     iterations: int = ITERATIONS
     """Of each of the two runs."""
-    seed: int = 0
+    seed: int = 1
     """Seed of scans, weights and steps."""
     json: bool = False
     """Print the result as JSON."""
@@ -87,6 +87,7 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(f"seed={options.seed} is out of range: give a whole number from 0 to 2^63 - 1")
     say: Callable[[str], None] = (lambda words: None) if options.json else (lambda words: print(words, flush=True))
     began = time.perf_counter()
+    torch.set_num_threads(1)  # at this size a second one only costs, and sums would depend on the machine
     _begin(options.out)
     result = {"seed": options.seed} | _story(options, say)
     result["seconds"] = time.perf_counter() - began
