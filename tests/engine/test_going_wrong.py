@@ -52,6 +52,14 @@ def test_weights_that_are_not_finite_any_more(scans, tmp_path, capsys):
     refused(capsys, [*words, "--method", "supervised", "--out", tmp_path / "run"], *says)
 
 
+def test_weights_that_are_finite_and_give_nan(scans, tmp_path, capsys):
+    words = [scans, "--labelled", 2, "--patch-size", 32, 32, 32, "--iterations", 3, "--warm-up", 0, "--rate", 1e6]
+    words += ["--method", "supervised", "--validate-every", 2, "--checkpoint-every", 1, "--out", tmp_path / "run"]
+    refused(capsys, words, f"fheat: {tmp_path / 'run'}: training diverged by iteration 2; start again")
+    assert newest_checkpoint(tmp_path / "run" / "checkpoints").iteration == 1
+    assert not (tmp_path / "run" / "best").exists()
+
+
 def test_a_loss_that_is_not_finite_and_an_output_that_is_nan(config, tmp_path, monkeypatch):
     """The state decides, not the message: the same error of a run with finite losses goes on as it is."""
 

@@ -110,8 +110,8 @@ class Run:
         with memory_for(what, self.folder.path, self.device, "start another run with a lower batch or patch_size"):
             try:
                 return self._to_the_end()
-            except ValueError:
-                if not self._diverged():
+            except (FloatingPointError, ValueError) as error:
+                if isinstance(error, ValueError) and not self._diverged():
                     raise
                 remedy = "start again with a lower rate; checkpoints before it are kept"
                 raise BadInput(self.folder.path, f"training diverged by iteration {self.done}", remedy) from None
