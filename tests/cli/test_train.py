@@ -1,16 +1,20 @@
 """`fheat train` with input that cannot be used: one line that says what to do, and nothing is touched."""
 
 import json
+import os
 import shutil
+import signal
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from fheat.cli.main import main
+from fheat.cli.train import _picture
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run, Stopped
+from fheat.engine.loop import Look, Run, Stopped
 from fheat.engine.step import Step
 from fheat.errors import BadInput
 from fheat.io import Volume, read_nifti, write_nifti
@@ -219,3 +223,23 @@ def test_resuming_with_other_settings(phantoms, tmp_path, capsys):
     edited = settings.model_copy(update={"validate_every": 2})  # when to look may change
     (out / "config.toml").write_text(edited.to_toml())
     assert main(["train", "--resume", "--out", str(out), "--device", "cpu"]) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_while_scans_are_read(phantoms, tmp_path, capsys, monkeypatch, number, code):
+    monkeypatch.setattr("fheat.engine.loop.load_scans", lambda *anything: os.kill(os.getpid(), number))
+    assert refused(capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], code) == "fheat: interrupted\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_picture_of_a_run():
+    gates = {"enc1": 0.5, "dec1": 0.0, "dec2": 7.0, "dec3": float("nan")}
+    lines = str(_picture(Look(1500, 16000, 50.61, {"total": 1.5}, gates, 0.9))).splitlines()
+    assert lines == [
+        "1,500 of 16,000  50.6 it/s  total 1.500  best Dice 0.9000",
+        f"  enc1   D 0.5000  {'#' * 20}",
+        "  dec1   D 0.0000  closed",
+        f"  dec2   D 7.0000  {'#' * 40}",
+        f"  dec3   D    nan  {'#' * 40}",
+    ]

@@ -192,6 +192,20 @@ def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset
     assert "Left out, because the dataset of the run cannot be read: gone: does not exist" in reader.text
 
 
+def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
+    data = shutil.copytree(read_record(run).config.data, tmp_path / "scans")
+    settings = json.loads((data / "dataset.json").read_text())
+    for path in (data / "imagesTr").glob("*_0000.nii.gz"):
+        shutil.copy(path, path.with_name(path.name.replace("_0000", "_0001")))
+    (data / "dataset.json").write_text(json.dumps(settings | {"channel_names": {"0": "MR", "1": "MR again"}}))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(re.sub(r'data = ".*"', f"data = {json.dumps(str(data))}", config))
+    assert main(["report", str(run)]) == 0
+    reader = read(run / "report.html")
+    assert "Left out, because the network cannot segment them: " in reader.text
+    assert "img" not in reader.tags
+
+
 def test_a_network_without_gates_has_a_report_too(tmp_path):
     from fheat.engine.loop import Run
 
@@ -201,6 +215,13 @@ def test_a_network_without_gates_has_a_report_too(tmp_path):
     reader = read(write_report(tmp_path / "run", scans=0))
     assert "light_unetr has no gates." in reader.text
     assert reader.tags.count("svg") == 2
+
+
+STEP = {"iteration": 1, "total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
+
+
+def write_lines(run, *lines):
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +236,18 @@ def test_a_network_without_gates_has_a_report_too(tmp_path):
         (lambda run: (run / "log.jsonl").write_text('{"iteration": 1, "total": "x"}\n'), "line 1 is not a line"),
         (lambda run: (run / "log.jsonl").write_text('{"iteration": 1, "validation": 1}\n'), "line 1 is not a line"),
         (lambda run: (run / "log.jsonl").write_text("[" * 9000 + "\n"), "line 1 is not a line"),
+        (lambda run: write_lines(run, {"iteration": 1, "D.x": 1.0, "total": 1.0}), "line 1 is not a line"),
+        (
+            lambda run: write_lines(run, {"iteration": 1, "D.x": 1.0, "alpha.x": 1.0}),
+            "line 1 is not a line of a log (a",
+        ),
+        (lambda run: write_lines(run, STEP, {"iteration": 2, "total": 1.0}), "line 2 is not a line of a log (D.x is"),
+        (lambda run: write_lines(run, STEP, STEP | {"D.y": 1.0, "alpha.y": 1.0}), "line 2 is not a line of a log (D.y"),
+        (lambda run: write_lines(run, STEP, STEP | {"iteration": 10**30}), "iteration is not in 1 to 6"),
+        (
+            lambda run: write_lines(run, STEP | {"iteration": -1}),
+            "line 1 is not a line of a log (ValueError: iteration",
+        ),
         (lambda run: (run / "log.jsonl").write_bytes(b"\xff\xfe\n"), "log.jsonl: is not text"),
         (lambda run: (run / "final" / "model.json").write_text("{}"), "model.json: is not a model description"),
     ],

@@ -1,7 +1,8 @@
 """Gates closing while one watches: a line per gate, redrawn a few times a second while a run trains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 
 from rich.console import Console
 from rich.live import Live
@@ -10,7 +11,7 @@ from rich.text import Text
 from fheat.engine.loop import Run
 
 _FULL = 0.2
-"""Strength at which a bar has its full length."""
+"""Strength at which a bar of a short run has its full length."""
 _LENGTH = 40
 
 
@@ -36,8 +37,15 @@ def gate_lines(what: str, job: Run) -> Text:
     row = dict(zip(job.step.columns, job.step.history[done - 1].tolist(), strict=True))
     loss = job.step.method.names[0]
     lines = [f"{what}: iteration {done} of {total}, {loss} loss {row[loss]:.3f}"]
-    for site in job.step.gates:
-        strength = row[f"D.{site}"]
-        bar = "#" * max(1, round(_LENGTH * min(strength / _FULL, 1)))
-        lines.append(f"  {site:<6} D {strength:6.4f}  {'closed' if strength == 0 else bar}")
+    lines += gate_bars({site: row[f"D.{site}"] for site in job.step.gates}, full=_FULL)
     return Text("\n".join(lines))
+
+
+def gate_bars(gates: Mapping[str, float], *, full: float) -> list[str]:
+    """Return a line per gate with its strength D: a bar of its full length at `full`, or the word closed."""
+    lines = []
+    for site, strength in gates.items():
+        share = min(strength / full, 1) if isfinite(strength) else 1
+        bar = "closed" if strength == 0 else "#" * max(1, round(_LENGTH * share))
+        lines.append(f"  {site:<6} D {strength:6.4f}  {bar}")
+    return lines

@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename or 'output'}: {error.strerror}; {remedy}", 4 if no_room else 3)
     except MemoryError:
         return _fail("not enough memory; give less at a time, or use a machine with more", 4)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+    except KeyboardInterrupt as error:
+        return _fail("interrupted", error.args[0] if error.args else 130)
 
 
 def program() -> str:

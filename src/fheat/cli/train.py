@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fheat.cli.gate_screen import gate_bars
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
 from fheat.cli.progress import progress_bar
@@ -109,7 +110,7 @@ def _run(arguments: Sequence[str], group: Group) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         # A launcher passes on what the terminal has sent already, and ends the others when one process has failed.
         if group.size == 1 and (received or not jobs):
-            raise KeyboardInterrupt  # asked twice, or with nothing to save: do not wait for the iteration
+            raise KeyboardInterrupt(EXIT[signal.Signals(number)])  # asked twice, or with nothing to save: do not wait
         received.append(number)
         for job in jobs:
             job.stop(number)
@@ -163,7 +164,8 @@ def _report(options: Train, job: Run) -> None:
         print(json.dumps(outcome, indent=1))
         return
     best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
-    print(f"{job.config.iterations} iterations{best}; wrote {options.out / 'final'} and {report}; next:")
+    skipped = f", {outcome['skipped']} updates skipped" if outcome["skipped"] else ""
+    print(f"{job.config.iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
     print(f"  {program()} allocation {options.out / 'final'}")
 
 
@@ -208,8 +210,4 @@ def _picture(look: Look) -> Text:
     losses = "  ".join(f"{name} {value:.3f}" for name, value in look.losses.items())
     best = "" if look.best is None else f"  best Dice {look.best:.4f}"
     head = f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"
-    gates = "\n".join(
-        f"  {site:<8}{value:8.4f}  {'closed' if value == 0 else '#' * max(1, round(20 * min(value, 1.5)))}"
-        for site, value in look.gates.items()
-    )
-    return Text(f"{head}\n{gates}")
+    return Text("\n".join([head, *gate_bars(look.gates, full=1.0)]))

@@ -19,6 +19,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from fheat.errors import BadInput
 from fheat.files import write_folder
 
 KEPT = 2
@@ -55,8 +56,15 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest complete checkpoint, None where there is none; damaged ones are passed over."""
-    return next((found for found in map(_read, _by_age(folder)) if found is not None), None)
+    """Return the newest complete checkpoint, None where there is none; damaged ones are passed over.
+
+    Where all are damaged, `BadInput` is raised: a run that began anew would write over what is left of the old one.
+    """
+    there = _by_age(folder)
+    found = next((found for found in map(_read, there) if found is not None), None)
+    if there and found is None:
+        raise BadInput(folder, "has no checkpoint that is whole", "restore one, or begin a run in another folder")
+    return found
 
 
 def _by_age(folder: Path) -> list[Path]:

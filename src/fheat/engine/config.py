@@ -6,12 +6,22 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from fheat.errors import BadInput
 from fheat.methods.cse import BLOCK
 
 Count = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Triple = tuple[PositiveInt, PositiveInt, PositiveInt]
 
 
@@ -37,10 +47,10 @@ class TrainConfig(BaseModel):
     iterations: PositiveInt = 16_000
     warm_up: Count = 500
     rate: PositiveFloat = 0.01
-    theta_rate: float = 1.0
-    delta_rate: float = 1.0
-    rational_rate: float = 0.05
-    weight_decay: float = 1e-4
+    theta_rate: NonNegativeFloat = 1.0
+    delta_rate: NonNegativeFloat = 1.0
+    rational_rate: NonNegativeFloat = 0.05
+    weight_decay: NonNegativeFloat = 1e-4
     clip: PositiveFloat = 1.0
     """Longest gradient."""
     intensity: Literal["none", "zscore"] = "zscore"
@@ -50,7 +60,7 @@ class TrainConfig(BaseModel):
     """Of the sliding window in validation; half of the patch if None."""
     validate_every: PositiveInt = 1000
     checkpoint_every: PositiveInt = 500
-    seed: Count = 0
+    seed: Seed = 0
     resident: Literal["auto", "yes", "no"] = "auto"
     """Keep all scans on the GPU (yes), or in host memory and only the crops of a step on the GPU (no); auto keeps them
     there if they take at most half of its free memory. The outcome is the same."""
@@ -74,17 +84,22 @@ class TrainConfig(BaseModel):
         lines = []
         for name, value in self.model_dump(mode="json").items():
             if isinstance(value, dict):
-                value = "{ " + ", ".join(f"{key} = {json.dumps(item)}" for key, item in value.items()) + " }"
+                value = "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
                 lines.append(f"{name} = {value}")
             elif value is not None:
-                lines.append(f"{name} = {json.dumps(value)}")
+                lines.append(f"{name} = {_toml(value)}")
         return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Write a value as JSON that is TOML too: characters as they are, but for the one that only TOML forbids."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
     """Read a TOML file and replace what `overrides` names, or raise `BadInput` naming the field."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -108,7 +108,13 @@ class Run:
         """Run to the end and return the folder of the final model."""
         what = f"a step with batch {self.config.batch} and patch_size {self.config.patch_size}"
         with memory_for(what, self.folder.path, self.device, "start another run with a lower batch or patch_size"):
-            return self._to_the_end()
+            try:
+                return self._to_the_end()
+            except (FloatingPointError, ValueError) as error:
+                if isinstance(error, ValueError) and not self._diverged():
+                    raise
+                remedy = "start again with a lower rate; checkpoints before it are kept"
+                raise BadInput(self.folder.path, f"training diverged by iteration {self.done}", remedy) from None
 
     def _to_the_end(self) -> Path:
         config, first, began = self.config, self.done, time.perf_counter()
@@ -132,6 +138,11 @@ class Run:
         self.group.lead(lambda: self._save("final"))
         return self.folder.path / "final"
 
+    def _diverged(self) -> bool:
+        """Whether a parameter of the network, or the loss that is minimised, has been NaN or infinite."""
+        seen = (self.step.history[: self.done, 0], *self.step.model.parameters())
+        return not all(bool(torch.isfinite(values).all()) for values in seen)
+
     def stop(self, reason: int = 1) -> None:
         """Ask the run to save its state after the iteration it is in, and to raise `Stopped`.
 
@@ -141,7 +152,8 @@ class Run:
 
     def checkpoint(self) -> None:
         """Write the complete state now, the log before it."""
-        facts = {"best": self.best, "settings": self.config.model_dump(mode="json")} | self._processes()
+        facts: dict[str, Any] = {"best": self.best, "settings": self.config.model_dump(mode="json")}
+        facts |= {"set": self._set()} | self._processes()
         state = Checkpoint(self.done, state_of(self.step), facts)
 
         def write() -> None:
@@ -155,7 +167,7 @@ class Run:
         found = self.group.together(lambda: newest_checkpoint(self.folder.checkpoints))
         if len(set(self.group.tell(found.iteration if found else 0))) > 1:
             raise BadInput(self.folder.path, "is not the same for all processes", "use a folder that they share")
-        check_same_run(self.folder, self.config, found)
+        check_same_run(self.folder, self.config, self._set(), found)
         if found is not None:
             processes = found.facts.get("processes", 1)
             if processes != self.group.size:
@@ -165,6 +177,17 @@ class Run:
             self.done = self._logged = found.iteration
             self.best = found.facts["best"]
         self.group.lead(lambda: self.folder.rewind_log(self.done))
+
+    def _set(self) -> dict[str, Any]:
+        """Return what tells the scans of this run from others, wherever they lie."""
+        scans = self.scans
+        return {
+            "labelled scans": scans.names[: scans.labelled],
+            "unlabelled scans": scans.names[scans.labelled :],
+            "validation scans": [name for name, *_ in scans.validation],
+            "channels": scans.channels,
+            "classes": list(self.classes),
+        }
 
     def _processes(self) -> dict[str, int]:
         return {} if self.group.size == 1 else {"processes": self.group.size}

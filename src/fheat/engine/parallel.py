@@ -1,7 +1,7 @@
 """Training by several processes: how a process finds its group, its device and the others' gradients.
 
 `torchrun` starts the processes and sets RANK, WORLD_SIZE and LOCAL_RANK. Without it, or with one process, the group is
-`ALONE` and the network stays what it is.
+`ALONE` and the network stays what it is. So it is where a scheduler has set WORLD_SIZE but no RANK.
 """
 
 import inspect
@@ -24,7 +24,7 @@ _PATIENCE = timedelta(hours=2)
 
 def join() -> Group:
     """Return this process's place in its group, after all of the group have come here."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if size == 1:
         return ALONE
     # A captured iteration holds collectives, which no watchdog may query meanwhile.

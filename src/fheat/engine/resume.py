@@ -1,4 +1,4 @@
-"""Whether a run may go on with some settings: only with those that decided it so far."""
+"""Whether a run may go on with some settings and scans: only with those that decided it so far."""
 
 from typing import Any
 
@@ -11,8 +11,12 @@ MAY_CHANGE = frozenset({"data", "resident", "validate_every", "checkpoint_every"
 """What does not decide how the weights go on: where the scans lie, and when to look."""
 
 
-def check_same_run(folder: RunFolder, config: TrainConfig, found: Checkpoint | None) -> None:
-    """Raise `BadInput` where the settings are not those the run began with, as its folder and checkpoint tell."""
+def check_same_run(folder: RunFolder, config: TrainConfig, scans: dict[str, Any], found: Checkpoint | None) -> None:
+    """Raise `BadInput` where settings or scans are not those the run began with, as its folder and checkpoint tell.
+
+    `scans` is the set as the checkpoint's fact `set` has it: lists of names, or numbers, by what they are. Checkpoints
+    of older versions have no such fact and go on.
+    """
     known = [folder.config().model_dump(mode="json")]
     if found is not None and "settings" in found.facts:
         known.append(found.facts["settings"])
@@ -21,6 +25,21 @@ def check_same_run(folder: RunFolder, config: TrainConfig, found: Checkpoint | N
             raise BadInput(
                 folder.path, f"was begun with {changed}", "resume with the same settings, or begin a new run"
             )
+    before = found.facts.get("set", scans) if found is not None else scans
+    for what, now in scans.items():
+        if before.get(what, now) != now:
+            remedy = f"restore the dataset {config.data}, or begin a new run"
+            raise BadInput(folder.path, f"was begun with other {what} ({_difference(before[what], now)})", remedy)
+
+
+def _difference(before: Any, now: Any) -> str:
+    if not isinstance(before, list) or not isinstance(now, list):
+        return f"{before}, not {now}"
+    missing = [name for name in before if name not in now]
+    added = [name for name in now if name not in before]
+    if missing:
+        return f"now without {missing[0]}"
+    return f"now with {added[0]}" if added else "now in another order"
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -45,17 +45,17 @@ class RunFolder:
             self.board.add(lines)
 
     def rewind_log(self, iteration: int) -> None:
-        """Drop what was logged after an iteration: it will be done again."""
+        """Drop what was logged after an iteration, which will be done again, and lines that are damaged."""
         path = self.path / LOG
-        kept = []
-        if path.exists():
-            for text in path.read_text().splitlines():
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    continue  # cut off by a crash
-                if line["iteration"] <= iteration:
-                    kept.append(text + "\n")
-        write_file(path, "".join(kept).encode())
+        texts = path.read_bytes().split(b"\n") if path.exists() else []
+        kept = [text for text in texts if _is_logged_until(text, iteration)]
+        write_file(path, b"".join(text + b"\n" for text in kept))
         if self.board is not None:
             self.board.replace(json.loads(text) for text in kept)
+
+
+def _is_logged_until(text: bytes, iteration: int) -> bool:
+    try:
+        return bool(json.loads(text.decode())["iteration"] <= iteration)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return False  # cut off by a crash, or damaged since

@@ -18,7 +18,8 @@ Held = tuple[str, NDArray[np.float32], NDArray[np.uint8]]
 def validate(model: nn.Module, scans: Sequence[Held], windows: Windows, classes: int) -> dict[str, float]:
     """Return the Dice of every scan, mean over the foreground classes, by the real sliding window.
 
-    No component is removed and an empty prediction counts 0. The network is put back into the mode it was in.
+    No component is removed and an empty prediction counts 0. The network is put back into the mode it was in. Raises
+    `FloatingPointError` where its output is NaN or infinite.
     """
     device = next(model.parameters()).device
     training = model.training
@@ -27,7 +28,10 @@ def validate(model: nn.Module, scans: Sequence[Held], windows: Windows, classes:
     found = {}
     for name, image, label in scans:
         x = torch.from_numpy(image[None] if image.ndim == 3 else np.moveaxis(image, -1, 0).copy()).to(device)
-        predicted = sliding(x).argmax(dim=0).cpu().numpy()
+        scores = sliding(x)
+        if not torch.isfinite(scores).all():
+            raise FloatingPointError(f"the output for {name} is NaN or infinite")
+        predicted = scores.argmax(dim=0).cpu().numpy()
         found[name] = float(np.mean([dice(predicted == value, label == value) for value in range(1, classes)]))
     model.train(training)
     return found

@@ -51,7 +51,7 @@ class Record:
     @cached_property
     def losses(self) -> list[str]:
         """Names of the losses, the one that is minimised first."""
-        return [name for name in self.steps[-1] if name not in _NO_LOSS and not name.startswith(("D.", "alpha."))]
+        return [name for name in self.steps[-1] if _is_loss(name)]
 
     @cached_property
     def sites(self) -> list[str]:
@@ -88,29 +88,46 @@ def read_record(folder: Path) -> Record:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
     except UnicodeDecodeError as error:
         raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
-    steps, validations, speeds = [], [], {}
+    steps: list[dict[str, Any]] = []
+    validations, speeds = [], {}
     for number, text in enumerate(lines, start=1):
-        line = _parsed(text, path, number)
+        line = _parsed(text, path, number, config.iterations)
         if "validation" in line:
             validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
         elif "per_second" in line:
             speeds[int(line["iteration"])] = float(line["per_second"])
         else:
+            if not any(map(_is_loss, line)):
+                raise _not_logged(path, number, "a loss is missing")
+            if steps and (lost := steps[0].keys() ^ line.keys()):
+                raise _not_logged(path, number, f"{min(lost)} is not in all lines")
             steps.append(line)
     if not steps:
         raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
     return Record(folder, config, steps, validations, speeds)
 
 
-def _parsed(text: str, path: Path, number: int) -> dict[str, Any]:
+def _is_loss(name: str) -> bool:
+    return name not in _NO_LOSS and not name.startswith(("D.", "alpha."))
+
+
+def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
     try:
         line = json.loads(text)
         numbers = {name: value for name, value in line.items() if name != "cases"} | line.get("cases", {})
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
             raise TypeError("a value is no number")
+        [float(value) for value in numbers.values()]  # an integer may be too large for that
         if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
             raise TypeError("a value is missing")
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        reason = f"line {number} is not a line of a log ({type(error).__name__}: {error})"
-        raise BadInput(path, reason, "restore it, or resume the run") from None
+        if not 0 < line["iteration"] <= last:
+            raise ValueError(f"iteration is not in 1 to {last}")
+        if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
+            raise KeyError("alpha of a gate")
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
     return dict(line)
+
+
+def _not_logged(path: Path, number: int, why: str) -> BadInput:
+    return BadInput(path, f"line {number} is not a line of a log ({why})", "restore it, or resume the run")

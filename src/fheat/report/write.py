@@ -166,6 +166,8 @@ def _slices(record: Record, saved: _Saved | None, scans: int, progress: Callable
             progress(done, len(cases))
     except BadInput as error:
         return Section(title, paragraph(f"Left out, because the dataset of the run cannot be read: {error}."))
+    except ValueError as error:  # scans of other channels than the network's, or weights that diverged
+        return Section(title, paragraph(f"Left out, because the network cannot segment them: {error}."))
     if not figures:
         return Section(title, paragraph("Left out: the dataset has no validation scans, or none were asked for."))
     words = f"By the network in {saved.name}, full sliding window, no component removed."
