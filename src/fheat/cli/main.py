@@ -23,7 +23,7 @@ VERBS: Final = {
     "report": "write what a run did and what it left on one HTML page",
     "allocation": "show what training decided about each gate of a model folder",
 }
-EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 interrupted"
+EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 or 143 interrupted"
 
 
 class UsageError(Exception):
