@@ -69,7 +69,8 @@ def outcome(jobs):
 def train(path, folder, size=2, code=("-m", "fheat")):
     words = ["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]
     codes, _, errors = outcome(start(words, size, code))
-    assert (set(codes), set(errors)) == ({0}, {""})
+    assert set(codes) == {0}, "\n".join(errors)[-3000:]
+    assert set(errors) == {""}
 
 
 def lines(folder):
@@ -90,6 +91,7 @@ PRECISE = """
 import sys
 import torch
 import fheat.engine.loop as loop
+import fheat.report.write as report
 from fheat.cli.main import main
 from fheat.data.store import VolumeStore
 
@@ -101,6 +103,7 @@ def precise_crop(*arguments):
 
 loop.create_model = lambda *arguments, **options: create(*arguments, **options).double()
 loop.validate = lambda *arguments: {"none": 0.0}
+report.write_report = lambda *arguments, **options: "none"
 VolumeStore.crop = precise_crop
 torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
 torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes

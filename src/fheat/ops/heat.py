@@ -183,19 +183,16 @@ class FractionalHeat(nn.Module):
     def response(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None] | None:
         """Return the multiplier, shape `grid`, and the 0-d flag "closed" (None where it cannot be), both on the
         device of `like`; None where the gate passes its input on and no transform is needed."""
-        if self.size is not None and grid != self.size:
-            raise ValueError(
-                f"x has grid {grid} but this gate was built for size={self.size}: "
-                "resize x, or build the gate with size=None"
-            )
+        self._check_size(grid)
         return None if self._always_closed or self.asleep else self._multiplier(grid, like)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gate to (N, C, *grid) or (C, *grid)."""
         self._check_input(x)
-        response = self.response(tuple(map(int, x.shape[-self.dims :])), x)
-        if response is None:
+        if self._always_closed or self.asleep:  # the grid is not looked at: an export keeps it free
             return x
+        response = self.response(tuple(map(int, x.shape[-self.dims :])), x)
+        assert response is not None
         multiplier, closed = response
         spectrum = dct(x, dims=self.dims, transform=self.transform)
         y = idct(multiplier * spectrum, dims=self.dims, transform=self.transform).to(x.dtype)
@@ -243,6 +240,13 @@ class FractionalHeat(nn.Module):
         keep = mean_mode if closed is None else mean_mode | closed
         return torch.where(keep, 1.0, torch.exp(-torch.exp(exponent))), closed
 
+    def _check_size(self, grid: tuple[int, ...]) -> None:
+        if self.size is not None and grid != self.size:
+            raise ValueError(
+                f"x has grid {grid} but this gate was built for size={self.size}: "
+                "resize x, or build the gate with size=None"
+            )
+
     def _check_input(self, x: Tensor) -> None:
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}: FractionalHeat needs a floating tensor, call x.float()")
@@ -253,6 +257,7 @@ class FractionalHeat(nn.Module):
         grid = tuple(x.shape[-self.dims :])
         if 0 in grid:
             raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
+        self._check_size(grid)
         if _readable_for_free(self.delta) or _readable_for_free(self.theta):
             self.check_parameters()
 
