@@ -22,7 +22,7 @@ class _ResidualDepthwise(torch.autograd.Function):
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out = torch.empty_like(x)
-        depthwise.residual_depthwise[plan.grid](x, weight, out, *grid, plan.span, **plan.shape)
+        depthwise.add_depthwise[plan.grid](x, x, weight, out, *grid, plan.span, **plan.shape, FLIP=False)
         ctx.save_for_backward(x, weight)
         ctx.plan, ctx.grid = plan, grid
         return out
@@ -34,7 +34,7 @@ class _ResidualDepthwise(torch.autograd.Function):
         plan, grid = ctx.plan, ctx.grid
         slope = slope.contiguous()
         x_slope, partial = torch.empty_like(x), partials(plan, weight.numel(), x)
-        depthwise.depthwise_gradient[plan.grid](slope, slope, weight, x_slope, *grid, plan.span, **plan.shape)
+        depthwise.add_depthwise[plan.grid](slope, slope, weight, x_slope, *grid, plan.span, **plan.shape, FLIP=True)
         depthwise.depthwise_weights[(*plan.grid, 27)](
             slope, x, partial, weight.numel(), 0, *grid, plan.span, **plan.shape, SPLITS=plan.splits, BIAS=False
         )

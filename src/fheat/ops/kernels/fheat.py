@@ -116,7 +116,9 @@ class _FHEATHalf(torch.autograd.Function):
             value_slope, gate_slope, x, w.depthwise, w.depthwise_bias, w.project, local_slope, partial, width,
             starts[6], *grid, plan.span, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        depthwise.depthwise_gradient[plan.grid](slope, local_slope, w.depthwise, x_slope, *grid, plan.span, **shape)
+        depthwise.add_depthwise[plan.grid](
+            slope, local_slope, w.depthwise, x_slope, *grid, plan.span, **shape, FLIP=True
+        )
         depthwise.depthwise_weights[(*plan.grid, 27)](
             local_slope, x, partial, width, starts[8], *grid, plan.span, **shape, SPLITS=splits, BIAS=True
         )

@@ -3,42 +3,21 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import depthwise_tile
+from fheat.ops.kernels.device.tiles import depthwise_tile, tile_at
 
 
 @triton.jit
-def residual_depthwise(
-    x, weight, out, X, Y, Z, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr,
+def add_depthwise(
+    residual, x, weight, out, X, Y, Z, span,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """out = x + depthwise(x)."""
+    """out = residual + depthwise(x), or with FLIP the transposed one, which takes gradients back."""
     sample, part = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & (channel < C)[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
-        value = depthwise_tile(x, weight, sample, voxel, channel, rows, X, Y, Z, C, False)
-        tl.store(out + place, tl.load(x + place, mask=keep, other=0.0) + value, mask=keep)
-
-
-@triton.jit
-def depthwise_gradient(
-    residual, slope, weight, out, X, Y, Z, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out = residual + dL/dx from slope = dL/d depthwise(x)."""
-    sample, part = tl.program_id(0), tl.program_id(1)
-    voxels = X * Y * Z
-    channel = tl.arange(0, CP)
-    for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & (channel < C)[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
-        value = depthwise_tile(slope, weight, sample, voxel, channel, rows, X, Y, Z, C, True)
+        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        value = depthwise_tile(x, weight, sample, voxel, channel, rows, X, Y, Z, C, FLIP)
         tl.store(out + place, tl.load(residual + place, mask=keep, other=0.0) + value, mask=keep)
 
 

@@ -9,8 +9,11 @@ from fheat.ops.kernels.device.tiles import (
     norm_backward,
     product,
     read_moments,
+    read_row,
     read_sums,
     sigmoid,
+    store_pair,
+    tile_at,
 )
 
 
@@ -28,22 +31,18 @@ def project_forward(
     into = channel[None, :] * C + channel[:, None]
     value_weight = tl.load(weight + into, mask=square, other=0.0)
     gate_weight = tl.load(weight + C * C + into, mask=square, other=0.0)
-    value_bias = tl.load(bias + channel, mask=valid, other=0.0)[None, :]
-    gate_bias = tl.load(bias + C + channel, mask=valid, other=0.0)[None, :]
-    local_bias = tl.load(depthwise_bias + channel, mask=valid, other=0.0)[None, :]
+    value_bias = read_row(bias, channel, C)
+    gate_bias = read_row(bias + C, channel, C)
+    local_bias = read_row(depthwise_bias, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
         value = product(local, value_weight, DOT) + value_bias
         tl.store(value_out + place, value, mask=keep)
         tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
         count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
-    tl.store(moments + (sample * SPLITS + part) * 2, centre)
-    tl.store(moments + (sample * SPLITS + part) * 2 + 1, squares)
+    store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
@@ -57,23 +56,19 @@ def gated_forward(
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
-    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
     matrix = tl.load(weight + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
-    add = tl.load(bias + channel, mask=valid, other=0.0)[None, :]
+    add = read_row(bias, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
         gate = tl.load(g + place, mask=keep, other=0.0)
         value = product(gate * sigmoid(gate) * (normal * factor + offset), matrix, DOT) + add
         tl.store(out + place, value, mask=keep)
         count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
-    tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
-    tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+    store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
@@ -94,17 +89,15 @@ def gated_backward(
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
     y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
     first, second = read_sums(y_sums, sample, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
-    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
-    y_factor = tl.load(y_scale + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
+    y_factor = read_row(y_scale, channel, C)
     weight_slope = tl.zeros([CP, CP], tl.float32)
     bias_slope = tl.zeros([CP], tl.float32)
     scale_slope = tl.zeros([CP], tl.float32)
     shift_slope = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        keep = (voxel < voxels)[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
         gradient = tl.load(slope + place, mask=keep, other=0.0)
         after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
@@ -125,8 +118,7 @@ def gated_backward(
         tl.store(gate_slope + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
     program = sample * SPLITS + part
     factor1 = tl.load(scale + channel, mask=valid, other=0.0)
-    tl.store(sums + program * 2, tl.sum(factor1 * shift_slope))
-    tl.store(sums + program * 2 + 1, tl.sum(factor1 * scale_slope))
+    store_pair(sums, program, tl.sum(factor1 * shift_slope), tl.sum(factor1 * scale_slope))
     row = partial + program * width
     tl.store(row + onto, weight_slope, mask=square)
     row += C * C
@@ -147,16 +139,13 @@ def project_backward(
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     onto = channel[:, None] * C + channel[None, :]
-    local_bias = tl.load(depthwise_bias + channel, mask=valid, other=0.0)[None, :]
+    local_bias = read_row(depthwise_bias, channel, C)
     value_weight_slope = tl.zeros([CP, CP], tl.float32)
     gate_weight_slope = tl.zeros([CP, CP], tl.float32)
     value_bias_slope = tl.zeros([CP], tl.float32)
     gate_bias_slope = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
         dv = tl.load(value_slope + place, mask=keep, other=0.0)
         dg = tl.load(gate_slope + place, mask=keep, other=0.0)

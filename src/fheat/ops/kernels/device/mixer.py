@@ -7,7 +7,17 @@ A program's row of `partial` holds its share of the gradients: W1, W2, b1, b2, s
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import add_moments, norm_backward, product, rational_terms, read_moments, read_sums
+from fheat.ops.kernels.device.tiles import (
+    add_moments,
+    norm_backward,
+    product,
+    rational_terms,
+    read_moments,
+    read_row,
+    read_sums,
+    store_pair,
+    tile_at,
+)
 
 
 @triton.jit
@@ -23,26 +33,22 @@ def mixer_forward(
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
-    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
     first = tl.load(weight1 + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
     second = tl.load(weight2 + channel[None, :] * C + channel[:, None], mask=square, other=0.0)
-    add1 = tl.load(bias1 + channel, mask=valid, other=0.0)[None, :]
-    add2 = tl.load(bias2 + channel, mask=valid, other=0.0)[None, :]
+    add1 = read_row(bias1, channel, C)
+    add2 = read_row(bias2, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
         h = product(tl.where(keep, normal * factor + offset, 0.0), first, DOT) + add1
         above, below, _, _ = rational_terms(h, numerator, denominator, channel * GROUPS // C, valid)
         value = product(above / (1.0 + tl.abs(below)), second, DOT) + add2
         tl.store(out + place, value, mask=keep)
         count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
-    tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
-    tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+    store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
@@ -93,10 +99,10 @@ def mixer_backward(
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
     y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
     first, second = read_sums(y_sums, sample, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
-    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
-    y_factor = tl.load(y_scale + channel, mask=valid, other=0.0)[None, :]
-    add1 = tl.load(bias1 + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
+    y_factor = read_row(y_scale, channel, C)
+    add1 = read_row(bias1, channel, C)
     into = channel[None, :] * C + channel[:, None]
     onto = channel[:, None] * C + channel[None, :]
     slope1, slope2 = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
@@ -104,9 +110,7 @@ def mixer_backward(
     scale_slope, shift_slope = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
     numerator_slope, denominator_slope = tl.zeros([8, CP], tl.float32), tl.zeros([8, CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        keep = (voxel < voxels)[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
         scaled = tl.where(keep, normal * factor + offset, 0.0)
         h = product(scaled, tl.load(weight1 + into, mask=square, other=0.0), DOT) + add1
@@ -132,8 +136,7 @@ def mixer_backward(
         shift_slope += tl.sum(value, axis=0)
         tl.store(out + place, value, mask=keep)
     program = sample * SPLITS + part
-    tl.store(sums + program * 2, tl.sum(factor * shift_slope[None, :]))
-    tl.store(sums + program * 2 + 1, tl.sum(factor * scale_slope[None, :]))
+    store_pair(sums, program, tl.sum(factor * shift_slope[None, :]), tl.sum(factor * scale_slope[None, :]))
     row = partial + program * width
     tl.store(row + onto, slope1, mask=square)
     tl.store(row + C * C + onto, slope2, mask=square)

@@ -3,7 +3,15 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import add_moments, norm_backward, read_moments, read_sums
+from fheat.ops.kernels.device.tiles import (
+    add_moments,
+    norm_backward,
+    read_moments,
+    read_row,
+    read_sums,
+    store_pair,
+    tile_at,
+)
 
 
 @triton.jit
@@ -14,24 +22,19 @@ def residual_norm(
     """out = norm(y), plus x and with the moments of out where ADD."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
-    valid = channel < C
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
-    offset = tl.load(shift + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
         if ADD:
             value += tl.load(x + place, mask=keep, other=0.0)
             count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
         tl.store(out + place, value, mask=keep)
     if ADD:
-        tl.store(out_moments + (sample * SPLITS + part) * 2, centre)
-        tl.store(out_moments + (sample * SPLITS + part) * 2 + 1, squares)
+        store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
@@ -44,13 +47,10 @@ def find_moments(
     channel = tl.arange(0, CP)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        keep = rows[:, None] & (channel < C)[None, :]
-        value = tl.load(x + (sample * voxels + voxel)[:, None] * C + channel[None, :], mask=keep, other=0.0)
+        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        value = tl.load(x + place, mask=keep, other=0.0)
         count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
-    tl.store(moments + (sample * SPLITS + part) * 2, centre)
-    tl.store(moments + (sample * SPLITS + part) * 2 + 1, squares)
+    store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
@@ -66,17 +66,14 @@ def norm_sums(
     scale_slope = tl.zeros([CP], tl.float32)
     shift_slope = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        keep = (voxel < voxels)[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         gradient = tl.load(slope + place, mask=keep, other=0.0)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         scale_slope += tl.sum(gradient * normal, axis=0)
         shift_slope += tl.sum(gradient, axis=0)
     factor = tl.load(scale + channel, mask=valid, other=0.0)
     program = sample * SPLITS + part
-    tl.store(sums + program * 2, tl.sum(factor * shift_slope))
-    tl.store(sums + program * 2 + 1, tl.sum(factor * scale_slope))
+    store_pair(sums, program, tl.sum(factor * shift_slope), tl.sum(factor * scale_slope))
     tl.store(partial + program * width + at + channel, scale_slope, mask=valid)
     tl.store(partial + program * width + at + C + channel, shift_slope, mask=valid)
 
@@ -89,14 +86,11 @@ def norm_gradient(
     """out = dL/dy from slope = dL/dnorm(y); plus `residual` where ADD."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
-    valid = channel < C
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
     first, second = read_sums(sums, sample, SPLITS)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)[None, :]
+    factor = read_row(scale, channel, C)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        keep = (voxel < voxels)[:, None] & valid[None, :]
-        place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         gradient = tl.load(slope + place, mask=keep, other=0.0)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         value = norm_backward(gradient, normal, factor, deviation, first, second, voxels.to(tl.float32) * C)

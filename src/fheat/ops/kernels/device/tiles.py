@@ -10,6 +10,28 @@ import triton.language as tl
 
 
 @triton.jit
+def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the voxels of a tile, which of them and of its elements exist, and where these lie."""
+    voxel = start + tl.arange(0, BLOCK)
+    rows = voxel < voxels
+    place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
+    return voxel, rows, rows[:, None] & (channel < C)[None, :], place
+
+
+@triton.jit
+def read_row(values, channel, C: tl.constexpr):
+    """Return one number per channel, (1, channels), zeros in the padding."""
+    return tl.load(values + channel, mask=channel < C, other=0.0)[None, :]
+
+
+@triton.jit
+def store_pair(pairs, program, first, second):
+    """Store the two numbers of a program: moments or sums."""
+    tl.store(pairs + program * 2, first)
+    tl.store(pairs + program * 2 + 1, second)
+
+
+@triton.jit
 def product(a, b, DOT: tl.constexpr):
     """Matrix product with float32 sums; operands are rounded to bf16 or fp16 first where DOT says so."""
     if DOT == "bf16":
