@@ -226,12 +226,14 @@ for name in ("norm", "mixer", "fheat", "depthwise", "components"):
         if not here or "BLOCK" not in kernel.arg_names:
             continue
         pointer = "*i32" if name == "components" else "*fp32"
-        kinds = {"mask": "*u8", "eps": "fp32"} | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(numbers, "constexpr")
-        signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
-        constants = {(i,): numbers[argument] for i, argument in enumerate(kernel.arg_names) if argument in numbers}
-        source = ASTSource(kernel, signature, constants)
-        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
-        assert built.metadata.shared < 100_000, (name, kernel.fn.__name__, built.metadata.shared)
+        for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant
+            fixed = numbers | (dict.fromkeys(WHOLE, 1) if ones else {})
+            kinds = {"mask": "*u8", "eps": "fp32"} | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
+            signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
+            constants = {(i,): fixed[argument] for i, argument in enumerate(kernel.arg_names) if argument in fixed}
+            source = ASTSource(kernel, signature, constants)
+            built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
+            assert built.metadata.shared < 100_000, (name, kernel.fn.__name__, built.metadata.shared)
         done += 1
 print(done)
 """

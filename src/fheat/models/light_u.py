@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.models.base import Features, SegmentationNetwork
+from fheat.nn.patches import PatchTransposed3d
 from fheat.nn.resample import Down, Stem, Up, crop_to, pad_to_even
 
 WIDTHS: Final = (24, 48, 60, 96)
@@ -48,7 +49,7 @@ class LightU(SegmentationNetwork):
             self.add_module(f"up{level}", Up(WIDTHS[level], WIDTHS[level - 1]))
         self.position = nn.Parameter(torch.zeros(1, WIDTHS[3], *bottom_grid(self.patch_size)))
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.ConvTranspose3d(WIDTHS[0], out_channels, 4, stride=4)
+        self.head = PatchTransposed3d(WIDTHS[0], out_channels, 4)
 
     def forward_features(self, x: Tensor) -> Features:
         """Return logits, the final stage's attention, and the 24 channels that enter the head."""

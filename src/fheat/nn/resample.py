@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.nn.norm import one_group
+from fheat.nn.patches import PatchConv3d, PatchTransposed3d
 
 
 class Stem(nn.Sequential):
@@ -48,7 +49,7 @@ class Down(nn.Sequential):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(
-            nn.Conv3d(in_channels, out_channels, 2, stride=2),
+            PatchConv3d(in_channels, out_channels, 2),
             one_group(out_channels),
             SqueezeExcitation(out_channels),
         )
@@ -59,7 +60,7 @@ class Up(nn.Sequential):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(
-            nn.ConvTranspose3d(in_channels, out_channels, 2, stride=2),
+            PatchTransposed3d(in_channels, out_channels, 2, channels_last=True),
             one_group(out_channels),
             SqueezeExcitation(out_channels),
         )

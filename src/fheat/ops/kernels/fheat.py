@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.dct import dct, idct
-from fheat.ops.kernels.device import depthwise, fheat, norm
+from fheat.ops.kernels import depthwise
+from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
 
 
@@ -53,11 +54,11 @@ class _FHEATHalf(torch.autograd.Function):
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         shape, splits = plan.shape, plan.splits
+        local = depthwise.biased(x, w.depthwise, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
         fheat.project_forward[plan.grid](
-            x, w.depthwise, w.depthwise_bias, w.project, w.project_bias, v, g, moments, *grid, plan.span,
-            **shape, SPLITS=splits, DOT=dot,
+            local, w.project, w.project_bias, v, g, moments, plan.voxels, plan.span, **shape, SPLITS=splits, DOT=dot
         )  # fmt: skip
         t, spectrum = v, None
         if multiplier is not None:
@@ -76,16 +77,16 @@ class _FHEATHalf(torch.autograd.Function):
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
-        ctx.save_for_backward(x, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
-        ctx.plan, ctx.grid, ctx.eps, ctx.dot = plan, grid, eps, dot
+        ctx.save_for_backward(x, local, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
+        ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
         return after, after_moments, y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
-        w, plan, grid, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.grid, ctx.eps, ctx.dot
+        x, local, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
+        w, plan, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.eps, ctx.dot
         c, shape, splits = plan.channels, plan.shape, plan.splits
         sizes = [c * c, c, c, c, c, c, 2 * c * c, 2 * c, 27 * c, c]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -93,7 +94,7 @@ class _FHEATHalf(torch.autograd.Function):
         partial = partials(plan, width, x)
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         slope = slope.contiguous()
-        normal_slope, gate_slope, value_slope, local_slope, x_slope = (torch.empty_like(x) for _ in range(5))
+        normal_slope, gate_slope, value_slope, local_slope = (torch.empty_like(x) for _ in range(4))
         norm.norm_sums[plan.grid](
             slope, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
@@ -113,15 +114,11 @@ class _FHEATHalf(torch.autograd.Function):
             through = idct(behind * multiplier[..., None], channels_last=True)
             value_slope = through if closed is None else torch.where(closed, value_slope, through)
         fheat.project_backward[plan.grid](
-            value_slope, gate_slope, x, w.depthwise, w.depthwise_bias, w.project, local_slope, partial, width,
-            starts[6], *grid, plan.span, **shape, SPLITS=splits, DOT=dot,
+            value_slope, gate_slope, local, w.project, local_slope, partial, width, starts[6], plan.voxels, plan.span,
+            **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        depthwise.add_depthwise[plan.grid](
-            slope, local_slope, w.depthwise, x_slope, *grid, plan.span, **shape, FLIP=True
-        )
-        depthwise.depthwise_weights[(*plan.grid, 27)](
-            local_slope, x, partial, width, starts[8], *grid, plan.span, **shape, SPLITS=splits, BIAS=True
-        )
+        x_slope = depthwise.slope_before(local_slope, w.depthwise, slope)
+        depthwise.slope_of_weights(local_slope, x, partial, starts[8], plan, bias=True)
         found = dict(zip(
             ("out", "out_bias", "norm", "norm_bias", "after", "after_bias", "project", "project_bias", "depthwise",
              "depthwise_bias"),

@@ -48,6 +48,16 @@ def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     return Tiling(samples, voxels, channels, padded, block, splits, -(-tiles // splits) * block)
 
 
+@lru_cache
+def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Cut the same into one tile per program, for kernels that keep no sums: the grid, and what they are built for."""
+    padded = max(16, _power_of_two(channels))
+    block = max(8, 4096 // padded)
+    while block > 8 and samples * -(-voxels // block) < PROGRAMS:
+        block //= 2
+    return (samples, -(-voxels // block)), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
+
+
 def pairs(plan: Tiling, like: Tensor) -> Tensor:
     """Return room for two numbers per program: moments or sums."""
     return torch.empty(plan.samples, plan.splits, 2, device=like.device)

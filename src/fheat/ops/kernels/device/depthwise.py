@@ -1,56 +1,77 @@
-"""Kernels of the 3x3x3 depthwise convolution with a residual beside it."""
+"""Kernels of the 3x3x3 depthwise convolution: itself, with a residual or a bias, and the gradient of its weights."""
 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import depthwise_tile, tile_at
+from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
 @triton.jit
-def add_depthwise(
-    residual, x, weight, out, X, Y, Z, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr,
+def convolve(
+    x, weight, add, out, X, Y, Z,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """out = residual + depthwise(x), or with FLIP the transposed one, which takes gradients back."""
+    """out = depthwise(x), zeros outside, plus `add`: a bias (C) where BIAS, else a residual like x.
+
+    With FLIP the transposed convolution, which takes gradients back. One tile per program.
+    `x` (samples, X Y Z, C), `weight` (C, 27).
+    """
     sample, part = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
-    for start in range(part * span, part * span + span, BLOCK):
-        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        value = depthwise_tile(x, weight, sample, voxel, channel, rows, X, Y, Z, C, FLIP)
-        tl.store(out + place, tl.load(residual + place, mask=keep, other=0.0) + value, mask=keep)
+    valid = channel < C
+    voxel, rows, keep, place = tile_at(part * BLOCK, sample, voxels, channel, C, BLOCK)
+    i, j, k = voxel // (Y * Z), voxel // Z % Y, voxel % Z
+    total = tl.zeros([BLOCK, CP], tl.float32)
+    for tap in tl.static_range(27):
+        di = tap // 9 - 1
+        dj = tap // 3 % 3 - 1
+        dk = tap % 3 - 1
+        near = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y) & (k + dk >= 0) & (k + dk < Z)
+        value = tl.load(x + place + ((di * Y + dj) * Z + dk) * C, mask=near[:, None] & valid[None, :], other=0.0)
+        factor = tl.load(weight + channel * 27 + (26 - tap if FLIP else tap), mask=valid, other=0.0)
+        total += value * factor[None, :]
+    if BIAS:
+        total += read_row(add, channel, C)
+    else:
+        total += tl.load(add + place, mask=keep, other=0.0)
+    tl.store(out + place, total, mask=keep)
 
 
 @triton.jit
-def depthwise_weights(
+def convolve_weights(
     slope, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the weights (C, 27), and of the bias behind them where BIAS, into rows of `partial` from `at` on.
 
-    One tap per program: axis 2 of the grid.
+    Three taps along the last axis per program: axis 2 of the grid has nine.
     """
-    sample, part, tap = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    di, dj, dk = tap // 9 - 1, tap // 3 % 3 - 1, tap % 3 - 1
+    sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    di, dj = line // 3 - 1, line % 3 - 1
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
     valid = channel < C
-    total = tl.zeros([CP], tl.float32)
-    bias = tl.zeros([CP], tl.float32)
+    before = tl.zeros([BLOCK, CP], tl.float32)
+    middle = tl.zeros([BLOCK, CP], tl.float32)
+    behind = tl.zeros([BLOCK, CP], tl.float32)
+    bias = tl.zeros([BLOCK, CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        i, j, k = voxel // (Y * Z) + di, voxel // Z % Y + dj, voxel % Z + dk
-        near = rows & (i >= 0) & (i < X) & (j >= 0) & (j < Y) & (k >= 0) & (k < Z)
-        here = (sample * voxels + voxel)[:, None] * C + channel[None, :]
-        there = here + ((di * Y + dj) * Z + dk) * C
-        gradient = tl.load(slope + here, mask=rows[:, None] & valid[None, :], other=0.0)
-        value = tl.load(x + there, mask=near[:, None] & valid[None, :], other=0.0)
-        total += tl.sum(gradient * value, axis=0)
+        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        i, j, k = voxel // (Y * Z) + di, voxel // Z % Y + dj, voxel % Z
+        near = rows & (i >= 0) & (i < X) & (j >= 0) & (j < Y)
+        there = x + place + (di * Y + dj) * Z * C
+        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        before += gradient * tl.load(there - C, mask=(near & (k > 0))[:, None] & valid[None, :], other=0.0)
+        middle += gradient * tl.load(there, mask=near[:, None] & valid[None, :], other=0.0)
+        behind += gradient * tl.load(there + C, mask=(near & (k < Z - 1))[:, None] & valid[None, :], other=0.0)
         if BIAS:
-            bias += tl.sum(gradient, axis=0)
+            bias += gradient
     row = partial + (sample * SPLITS + part) * width + at
-    tl.store(row + channel * 27 + tap, total, mask=valid)
+    tap = row + channel * 27 + line * 3
+    tl.store(tap, tl.sum(before, axis=0), mask=valid)
+    tl.store(tap + 1, tl.sum(middle, axis=0), mask=valid)
+    tl.store(tap + 2, tl.sum(behind, axis=0), mask=valid)
     if BIAS:
-        if tap == 0:
-            tl.store(row + 27 * C + channel, bias, mask=valid)
+        if line == 0:
+            tl.store(row + 27 * C + channel, tl.sum(bias, axis=0), mask=valid)

@@ -5,7 +5,6 @@ import triton.language as tl
 
 from fheat.ops.kernels.device.tiles import (
     add_moments,
-    depthwise_tile,
     norm_backward,
     product,
     read_moments,
@@ -19,12 +18,11 @@ from fheat.ops.kernels.device.tiles import (
 
 @triton.jit
 def project_forward(
-    x, depthwise, depthwise_bias, weight, bias, value_out, gate_out, moments, X, Y, Z, span,
+    x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """[v, g] = W(depthwise(x) + b) + bias, and the moments of v."""
+    """[v, g] = W x + bias, and the moments of v."""
     sample, part = tl.program_id(0), tl.program_id(1)
-    voxels = X * Y * Z
     channel = tl.arange(0, CP)
     valid = channel < C
     square = valid[:, None] & valid[None, :]
@@ -33,11 +31,10 @@ def project_forward(
     gate_weight = tl.load(weight + C * C + into, mask=square, other=0.0)
     value_bias = read_row(bias, channel, C)
     gate_bias = read_row(bias + C, channel, C)
-    local_bias = read_row(depthwise_bias, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
+        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        local = tl.load(x + place, mask=keep, other=0.0)
         value = product(local, value_weight, DOT) + value_bias
         tl.store(value_out + place, value, mask=keep)
         tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
@@ -100,7 +97,7 @@ def gated_backward(
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
         gradient = tl.load(slope + place, mask=keep, other=0.0)
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
+        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
         after = tl.where(keep, after, 0.0)
         inner = product(after, tl.load(weight + onto, mask=square, other=0.0), DOT)
         normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
@@ -129,24 +126,22 @@ def gated_backward(
 
 @triton.jit
 def project_backward(
-    value_slope, gate_slope, x, depthwise, depthwise_bias, weight, out, partial, width, at, X, Y, Z, span,
+    value_slope, gate_slope, x, weight, out, partial, width, at, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """From dL/dv and dL/dg to dL/d(depthwise(x) + b); W and bias into rows of `partial` from `at` on."""
+    """From dL/dv and dL/dg to dL/dx, and the gradients of W and bias into rows of `partial` from `at` on."""
     sample, part = tl.program_id(0), tl.program_id(1)
-    voxels = X * Y * Z
     channel = tl.arange(0, CP)
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     onto = channel[:, None] * C + channel[None, :]
-    local_bias = read_row(depthwise_bias, channel, C)
     value_weight_slope = tl.zeros([CP, CP], tl.float32)
     gate_weight_slope = tl.zeros([CP, CP], tl.float32)
     value_bias_slope = tl.zeros([CP], tl.float32)
     gate_bias_slope = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
-        voxel, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        local = depthwise_tile(x, depthwise, sample, voxel, channel, rows, X, Y, Z, C, False) + local_bias
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        local = tl.load(x + place, mask=keep, other=0.0)
         dv = tl.load(value_slope + place, mask=keep, other=0.0)
         dg = tl.load(gate_slope + place, mask=keep, other=0.0)
         value_weight_slope += product(tl.trans(dv), local, DOT)

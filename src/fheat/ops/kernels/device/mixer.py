@@ -119,7 +119,7 @@ def mixer_backward(
         active = above * inverse
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
         gradient = tl.load(slope + place, mask=keep, other=0.0)
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels.to(tl.float32) * C)
+        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
         after = tl.where(keep, after, 0.0)
         bias2_slope += tl.sum(after, axis=0)
         slope2 += product(tl.trans(after), active, DOT)

@@ -93,7 +93,7 @@ def norm_gradient(
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         gradient = tl.load(slope + place, mask=keep, other=0.0)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
-        value = norm_backward(gradient, normal, factor, deviation, first, second, voxels.to(tl.float32) * C)
+        value = norm_backward(gradient, normal, factor, deviation, first, second, voxels * 1.0 * C)
         if ADD:
             value += tl.load(residual + place, mask=keep, other=0.0)
         tl.store(out + place, value, mask=keep)

@@ -61,7 +61,7 @@ def read_moments(moments, sample, voxels, span, eps, C: tl.constexpr, SPLITS: tl
     count = tl.minimum(tl.maximum(voxels - part * span, 0), span).to(tl.float32) * C
     means = tl.load(moments + (sample * SPLITS + part) * 2)
     squares = tl.load(moments + (sample * SPLITS + part) * 2 + 1)
-    total = voxels.to(tl.float32) * C
+    total = voxels * 1.0 * C  # not `.to`: a whole number that is 1 arrives as a constant
     mean = tl.sum(count * means) / total
     away = means - mean
     variance = tl.sum(squares + count * away * away) / total
@@ -110,24 +110,3 @@ def rational_terms(h, numerator, denominator, group, valid):
     above_slope = (((5 * a5 * h + 4 * a4) * h + 3 * a3) * h + 2 * a2) * h + a1
     below_slope = ((4 * b4 * h + 3 * b3) * h + 2 * b2) * h + b1
     return above, below, above_slope, below_slope
-
-
-@triton.jit
-def depthwise_tile(x, weight, sample, voxel, channel, rows, X, Y, Z, C: tl.constexpr, FLIP: tl.constexpr):
-    """3x3x3 depthwise convolution of one tile, zeros outside; with FLIP the transposed one.
-
-    `x` (samples, X Y Z, C), `weight` (C, 27).
-    """
-    i, j, k = voxel // (Y * Z), voxel // Z % Y, voxel % Z
-    valid = channel < C
-    total = tl.zeros([voxel.shape[0], channel.shape[0]], tl.float32)
-    for tap in tl.static_range(27):
-        di = tap // 9 - 1
-        dj = tap // 3 % 3 - 1
-        dk = tap % 3 - 1
-        near = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y) & (k + dk >= 0) & (k + dk < Z)
-        place = sample * X * Y * Z + voxel + (di * Y + dj) * Z + dk
-        value = tl.load(x + place[:, None] * C + channel[None, :], mask=near[:, None] & valid[None, :], other=0.0)
-        factor = tl.load(weight + channel * 27 + (26 - tap if FLIP else tap), mask=valid, other=0.0)
-        total += value * factor[None, :]
-    return total

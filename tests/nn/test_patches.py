@@ -1,0 +1,63 @@
+"""Convolutions as products of patches: the same function and gradients as the convolutions they are."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fheat.nn.patches import PatchConv3d, PatchTransposed3d
+from fheat.ops import kernels
+
+
+def both(layer, plain, x):
+    """Output and gradients of the layer as a product, in float32, and of its plain parent, in float64."""
+    plain = plain.double()
+    plain.load_state_dict(layer.state_dict())
+    found = []
+    for network, value, mode in ((layer, x, "always"), (plain, x.double(), "never")):
+        value = value.clone().requires_grad_()
+        with kernels.use(mode):
+            y = network(value)
+        weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+        (y * weight).sum().backward()
+        found.append([y.detach(), value.grad, network.weight.grad, network.bias.grad])
+    return found
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert ((one - other).norm() / other.norm()).item() < 2e-6
+
+
+@pytest.mark.parametrize(("side", "grid"), [(2, (4, 6, 2)), (2, (2, 2, 10)), (3, (3, 6, 9)), (4, (8, 4, 4))])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_patches_to_voxels(side, grid, layout):
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, *grid).contiguous(memory_format=layout)
+    assert_close(*both(PatchConv3d(5, 7, side), nn.Conv3d(5, 7, side, stride=side), x))
+
+
+@pytest.mark.parametrize(("side", "grid"), [(2, (3, 4, 1)), (3, (1, 1, 1)), (4, (2, 3, 5))])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_voxels_to_patches(side, grid, channels_last):
+    torch.manual_seed(0)
+    layer = PatchTransposed3d(5, 3, side, channels_last=channels_last)
+    assert_close(*both(layer, nn.ConvTranspose3d(5, 3, side, stride=side), torch.randn(2, 5, *grid)))
+    with kernels.use("always"):
+        y = layer(torch.randn(2, 5, 3, 4, 5))
+    assert y.is_contiguous(memory_format=torch.channels_last_3d if channels_last else torch.contiguous_format)
+
+
+def test_a_grid_that_patches_do_not_fill_is_left_to_the_convolution():
+    layer, x = PatchConv3d(2, 3, 2), torch.randn(1, 2, 5, 4, 4)
+    with kernels.use("always"):
+        assert torch.equal(layer(x), F.conv3d(x, layer.weight, layer.bias, stride=2))
+
+
+def test_without_a_gpu_they_are_the_convolutions():
+    x = torch.randn(1, 2, 4, 4, 4)
+    down, up = PatchConv3d(2, 3, 2), PatchTransposed3d(2, 3, 2)
+    assert torch.equal(down(x), F.conv3d(x, down.weight, down.bias, stride=2))
+    assert torch.equal(up(x), F.conv_transpose3d(x, up.weight, up.bias, stride=2))
+    assert torch.equal(up(x, output_size=[9, 8, 8]), nn.ConvTranspose3d.forward(up, x, output_size=[9, 8, 8]))
