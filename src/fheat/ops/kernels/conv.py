@@ -36,9 +36,9 @@ class _Conv3(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        slope = slope.contiguous()
-        x_slope = _input_slope(slope, x, weight, ctx.stride, ctx.dot) if ctx.needs_input_grad[0] else None
-        return x_slope, _weight_slope(slope, x, weight, ctx.stride, ctx.dot), None, None
+        rest = slope.contiguous(), x, weight, ctx.stride, ctx.dot
+        x_slope = _input_slope(*rest) if ctx.needs_input_grad[0] else None
+        return x_slope, _weight_slope(*rest) if ctx.needs_input_grad[1] else None, None, None
 
 
 def _input_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: str) -> Tensor:
@@ -70,7 +70,7 @@ def _weight_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: st
 def _shape(channels: int, out_channels: int) -> dict[str, int]:
     """Return what the kernels are specialised for."""
     padded = max(16, 1 << (out_channels - 1).bit_length())
-    block = max(16, min(128, 4096 // padded))
+    block = max(16, min(64, 4096 // padded))
     return {"C": channels, "N": out_channels, "NP": padded, "BLOCK": block, "num_warps": 4, "num_stages": 1}
 
 

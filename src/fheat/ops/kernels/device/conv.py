@@ -116,11 +116,11 @@ def convolve_back(
     """
     program, sample = tl.program_id(0), tl.program_id(1)
     pi, pj, pk = program // 4 % 2, program // 2 % 2, program % 2
-    OX, OY, OZ = (X + 1) // 2, (Y + 1) // 2, (Z + 1) // 2
-    i, j, k = split(program // 8 * BLOCK + tl.arange(0, BLOCK), OY, OZ)
+    ox, oy, oz = (X + 1) // 2, (Y + 1) // 2, (Z + 1) // 2
+    i, j, k = split(program // 8 * BLOCK + tl.arange(0, BLOCK), oy, oz)
     rows = (2 * i + pi < X) & (2 * j + pj < Y) & (2 * k + pk < Z)
-    place = (((sample * OX + i) * OY + j) * OZ + k) * C
-    bits = ends_within(i, pi, OX) + ends_within(j, pj, OY) * 8 + ends_within(k, pk, OZ) * 64
+    place = (((sample * ox + i) * oy + j) * oz + k) * C
+    bits = ends_within(i, pi, ox) + ends_within(j, pj, oy) * 8 + ends_within(k, pk, oz) * 64
     bits = tl.where(rows, bits, 0)
     width = C << (pi + pj + pk)
     n = tl.arange(0, NP)
@@ -130,7 +130,7 @@ def convolve_back(
         valid = column < width
         t, channel = column // C, column % C
         ti, tj, tk = (t >> (pj + pk)) & pi, (t >> pk) & pj, t & pk
-        offset = (((pi - ti) * OY + pj - tj) * OZ + pk - tk) * C + channel
+        offset = (((pi - ti) * oy + pj - tj) * oz + pk - tk) * C + channel
         value = gather(slope, place, bits, offset, tl.where(valid, three_bits(ti, tj, tk), NO_VOXEL_HAS))
         tap = (1 - pi + 2 * ti) * 9 + (1 - pj + 2 * tj) * 3 + 1 - pk + 2 * tk
         where = (channel * (27 * N) + tap)[:, None] + (n * 27)[None, :]
