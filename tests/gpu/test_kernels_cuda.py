@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from fheat import create_model
 from fheat.methods.components import largest_component
+from fheat.nn.conv import SmallConv3d
 from fheat.ops import kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -68,3 +69,20 @@ def test_the_largest_component_equals_its_twin():
         plain = largest_component(masks)
     assert torch.equal(largest_component(masks), plain)
     assert not largest_component(torch.zeros_like(masks)).any()
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(("channels", "out_channels", "stride"), [(1, 6, 2), (6, 12, 2), (12, 24, 1)])
+@pytest.mark.parametrize("grid", [(28, 27, 20), (1, 1, 1), (2, 9, 1)])
+def test_the_convolutions_of_the_stem(channels, out_channels, stride, grid, half):
+    convolution = SmallConv3d(channels, out_channels, stride).cuda()
+    x = torch.randn(3, channels, *grid, device="cuda", requires_grad=True)
+    exact_x, exact_weight = (value.detach().double().requires_grad_() for value in (x, convolution.weight))
+    expected = F.conv3d(exact_x, exact_weight, stride=stride, padding=1)
+    slope = torch.randn_like(expected)
+    expected_slopes = torch.autograd.grad((expected * slope).sum(), [exact_x, exact_weight])
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        found = convolution(x)
+    slopes = torch.autograd.grad((found * slope).sum(), [x, convolution.weight])
+    for one, other in zip((found, *slopes), (expected, *expected_slopes), strict=True):
+        assert error(one, other) < (1e-2 if half else 1e-5)

@@ -216,9 +216,10 @@ from triton.compiler import ASTSource
 
 FLAGS = {"ADD": True, "BIAS": True, "FLIP": True}
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
+NUMBERS |= {"N": 12, "NP": 16, "S": 2}
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at")
 done = 0
-for name in ("norm", "mixer", "fheat", "depthwise", "components"):
+for name in ("norm", "mixer", "fheat", "depthwise", "conv", "components"):
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 1024 if name == "components" else 64}
     for kernel in vars(module).values():
@@ -250,4 +251,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "17", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "20", ran.stderr[-2000:]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fheat.nn.conv import SmallConv3d
 from fheat.nn.norm import one_group
 from fheat.nn.patches import PatchConv3d, PatchTransposed3d
 
@@ -19,13 +20,13 @@ class Stem(nn.Sequential):
     def __init__(self, in_channels: int, channels: int) -> None:
         quarter, half = channels // 4, channels // 2
         super().__init__(
-            nn.Conv3d(in_channels, quarter, 3, stride=2, padding=1, bias=False),
+            SmallConv3d(in_channels, quarter, stride=2),
             one_group(quarter),
             nn.GELU(),
-            nn.Conv3d(quarter, half, 3, stride=2, padding=1, bias=False),
+            SmallConv3d(quarter, half, stride=2),
             one_group(half),
             nn.GELU(),
-            nn.Conv3d(half, channels, 3, padding=1, bias=False),
+            SmallConv3d(half, channels),
             one_group(channels),
         )
 
