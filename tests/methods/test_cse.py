@@ -11,8 +11,12 @@ from fheat import create_model
 from fheat.data.augment import gamma, noise, soft_mask
 from fheat.methods.base import Batch
 from fheat.methods.components import largest_component
-from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box, mixture_loss, spread
-from fheat.methods.losses import masked_dice_loss, one_hot, squared_dice_loss
+from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box
+from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
+from fheat.models.base import Features
+from fheat.ops.voxel_sums import voxel_sums
+from fheat.ops.weak_view import spread
+from tests.methods.predictions import consistency
 
 LA, CUBE = torch.Size((112, 112, 80)), torch.Size((96, 96, 96))
 
@@ -38,7 +42,7 @@ def test_thresholds_equal_the_loop_for_twenty_steps():
         weak, strong = 3 * torch.randn(2, 2, 32, 48, 16), torch.randn(2, 2, 32, 48, 16)
         confidence, label = weak.softmax(1).max(1)
         accepted, expected = literal_thresholds(expected, confidence)
-        loss, share = method._consistency(weak, strong)
+        loss, share = consistency(method, weak, strong)
         entropy = F.cross_entropy(strong, label, reduction="none")
         assert loss.item() == pytest.approx((entropy * accepted).sum().item() / entropy.numel(), rel=1e-5)
         assert share.item() == pytest.approx(accepted.mean().item())
@@ -53,7 +57,7 @@ def test_the_consistency_loss_halves_when_half_of_the_voxels_are_rejected():
     unsure = sure.clone()
     unsure[:, 0, ::2] = 0.1
     (full, all_of_them), (half, share) = (
-        CSE(patch_size=(16, 16, 16))._consistency(weak, strong) for weak in (sure, unsure)
+        consistency(CSE(patch_size=(16, 16, 16)), weak, strong) for weak in (sure, unsure)
     )
     assert (all_of_them, share) == (1, 0.5)
     assert half.item() == pytest.approx(full.item() / 2, rel=1e-5)
@@ -158,18 +162,24 @@ def test_mixture_loss_equals_its_formula():
                 dice += (2 * overlap + 1e-5) / ((region * (p[sample, k] + g)).sum() + 1e-5) / 4
         entropy = -(p.log().gather(1, target[:, None])[:, 0] * region).sum() / (2 * region.sum())
         expected += weight * (1 - dice + entropy)
-    assert mixture_loss(logits, labels, pseudo, mask).item() == pytest.approx(expected.item() / 2, rel=1e-5)
+    sums = voxel_sums(logits, torch.where(mask == 1, labels, pseudo), (1 - mask).expand(2, 6, 5, 4).byte(), 2)
+    assert mixture_loss(sums).item() == pytest.approx(expected.item() / 2, rel=1e-5)
 
 
 def test_dice_losses():
-    target = one_hot(torch.randint(3, (2, 6, 5, 4)), 3)
-    assert squared_dice_loss(target, target).item() == pytest.approx(0, abs=1e-6)
-    assert masked_dice_loss(target, target, torch.ones(6, 5, 4)).item() == pytest.approx(0, abs=1e-5)
-    p = torch.rand(2, 3, 6, 5, 4)
+    labels = torch.randint(3, (2, 6, 5, 4))
+    target = F.one_hot(labels, 3).movedim(-1, 1).float()
+    perfect = 50 * target
+    assert supervised_loss(perfect, labels)[1].item() == pytest.approx(0, abs=1e-6)
+    assert masked_dice_loss(voxel_sums(perfect, labels)).item() == pytest.approx(0, abs=1e-5)
+    logits = torch.randn(2, 3, 6, 5, 4)
+    p = logits.softmax(1)
     expected = np.mean(
         [1 - 2 * (p[:, k] * target[:, k]).sum() / ((p[:, k] ** 2).sum() + (target[:, k] ** 2).sum()) for k in range(3)]
     )
-    assert squared_dice_loss(p, target).item() == pytest.approx(expected, rel=1e-5)
+    entropy, dice = supervised_loss(logits, labels)
+    assert dice.item() == pytest.approx(expected, rel=1e-5)
+    assert entropy.item() == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
 
 
 def test_soft_mask_statistics_are_those_of_the_protocol():
@@ -208,8 +218,6 @@ class Constant(nn.Module):
         return self.forward_features(x).logits
 
     def forward_features(self, x):
-        from fheat.models.base import Features
-
         self.seen.append(x.detach().clone())
         logits = self.bias.view(1, 2, 1, 1, 1).expand(len(x), 2, *x.shape[2:])
         return Features(logits, torch.ones(len(x), 1, 2, 2, 2), x)

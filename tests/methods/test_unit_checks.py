@@ -23,10 +23,12 @@ from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
 from fheat.methods.cse import CSE, box_and_step, draw_box
 from fheat.methods.distance import signed_distance
-from fheat.methods.losses import masked_dice_loss, one_hot
+from fheat.methods.losses import masked_dice_loss
 from fheat.methods.ramp import ramped_weight, sigmoid_ramp
 from fheat.methods.teacher import MeanTeacher, teacher_decay
 from fheat.methods.uncertainty import entropy, uncertainty_threshold
+from fheat.ops.voxel_sums import voxel_sums
+from tests.methods.predictions import consistency
 
 LA = torch.Size((112, 112, 80))
 LA_SCANS = Path(os.environ.get("FHEAT_LA", Path(__file__).parents[3] / "shared" / "data" / "la"))
@@ -82,7 +84,7 @@ def test_f_thresholds_move_as_in_the_loop():
     for slot, block in itertools.product(range(2), range(2)):
         mean = confidence[slot, 16 * block : 16 * block + 16].mean()
         expected[slot, block] = 0.99 * 0.8 + 0.01 * mean
-    _, accepted = method._consistency(weak, weak)
+    _, accepted = consistency(method, weak, weak)
     assert accepted.item() == pytest.approx((confidence >= 0.8).float().mean().item(), abs=1e-4)
     assert (method.threshold.view(2, 2) - expected).abs().max() < 1e-6
 
@@ -99,9 +101,10 @@ def test_g_asd_has_a_direction_and_hd95_has_none():
 
 
 def test_h_a_perfect_prediction_has_no_masked_dice_loss():
-    target = one_hot(torch.randint(2, (2, 9, 8, 7)), 2)
-    assert masked_dice_loss(target, target, torch.ones(9, 8, 7)).item() == pytest.approx(0, abs=1e-5)
-    assert masked_dice_loss(1 - target, target, torch.ones(9, 8, 7)).item() == pytest.approx(1, abs=1e-3)
+    labels = torch.randint(2, (2, 9, 8, 7))
+    perfect = 50 * F.one_hot(labels, 2).movedim(-1, 1).float()
+    assert masked_dice_loss(voxel_sums(perfect, labels)).item() == pytest.approx(0, abs=1e-5)
+    assert masked_dice_loss(voxel_sums(perfect, 1 - labels)).item() == pytest.approx(1, abs=1e-3)
 
 
 def test_i_rejected_voxels_stay_in_the_denominator():
@@ -110,7 +113,7 @@ def test_i_rejected_voxels_stay_in_the_denominator():
     sure, half = torch.zeros(2, 2, 16, 16, 16), torch.zeros(2, 2, 16, 16, 16)
     sure[:, 0] = half[:, 0, ::2] = 9.0
     half[:, 0, 1::2] = 0.1
-    (full, _), (less, accepted) = (CSE(patch_size=(16, 16, 16))._consistency(weak, strong) for weak in (sure, half))
+    (full, _), (less, accepted) = (consistency(CSE(patch_size=(16, 16, 16)), weak, strong) for weak in (sure, half))
     assert accepted == 0.5
     assert less.item() == pytest.approx(full.item() / 2, rel=1e-5)
     assert full.item() == pytest.approx(F.cross_entropy(strong, torch.zeros_like(strong[:, 0]).long()).item(), rel=1e-5)

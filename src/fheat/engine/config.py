@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from fheat.errors import BadInput
-from fheat.methods.cse import BLOCK
+from fheat.ops.weak_view import BLOCK
 
 Count = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

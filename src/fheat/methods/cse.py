@@ -11,18 +11,18 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fheat.data.augment import soft_mask
 from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.components import largest_component
-from fheat.methods.losses import masked_dice_loss, one_hot, supervised_loss
+from fheat.methods.losses import mixture_loss, supervised_terms
 from fheat.methods.ramp import sigmoid_ramp
 from fheat.models.base import SegmentationNetwork
+from fheat.ops.voxel_sums import NOWHERE, VoxelSums, voxel_sums
+from fheat.ops.weak_view import BLOCK, WeakView, read_weak
 
-BLOCK = 16
 FIRST_THRESHOLD = 0.8
 KEEP = 0.99
 Inside = Literal["unlabelled", "labelled"]
@@ -77,16 +77,17 @@ class CSE(Method):
         """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
         with torch.no_grad():
             seen = model.forward_features(batch.weak)
-            weak = seen.logits.float()
-            mask = draw_box(seen.attention, batch.weak.shape[2:], self.group)
-            if self.box == "unlabelled":
-                mask = 1 - mask
-            mixture = batch.images * mask + batch.weak * (1 - mask)
-        views = torch.cat([batch.images, soft_mask(batch.strong, group=self.group), mixture])
-        labelled, strong, mixed = model(views).float().split([self.labelled, self.unlabelled, self.labelled])
-        supervised = sum(supervised_loss(labelled, batch.labels, self.group))
-        consistency, accepted = self._consistency(weak, strong)
-        mix = mixture_loss(mixed, batch.labels, pseudo_labels(weak), mask)
+            view = read_weak(seen.logits, self.threshold)
+            self.threshold.copy_(KEEP * self.threshold + (1 - KEEP) * view.confidence)
+            box = draw_box(seen.attention, batch.weak.shape[2:], self.group) > 0
+            mask = box if self.box == "labelled" else ~box
+            mixture = torch.where(mask, batch.images, batch.weak)
+        logits = model(torch.cat([batch.images, soft_mask(batch.strong, group=self.group), mixture]))
+        labelled, strong, mixed = self._sums(logits, batch.labels, view, mask)
+        supervised = sum(supervised_terms(labelled, self.group))
+        voxels = view.label.numel()
+        consistency = strong.entropy.sum() / voxels  # rejected voxels stay in the denominator
+        mix = mixture_loss(mixed)
         unsupervised = self.weights[0] * consistency + self.weights[1] * mix
         if self.ramp:
             unsupervised = sigmoid_ramp(self.steps, self.ramp) * unsupervised
@@ -97,52 +98,27 @@ class CSE(Method):
             "supervised": torch.as_tensor(supervised),
             "consistency": consistency,
             "mix": mix,
-            "accepted": accepted,
+            "accepted": strong.voxels.sum() / voxels,
         }
 
-    def _consistency(self, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of the strong view to the weak one's labels where they are confident, over all voxels.
-
-        Voxels are accepted by the thresholds before these move towards the mean confidence of their block.
+    def _sums(self, logits: Tensor, labels: Tensor, view: WeakView, mask: Tensor) -> tuple[VoxelSums, ...]:
+        """Return the sums of the labelled scans, of the strong view against the labels of the weak one where these are
+        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 pseudo-labels.
         """
-        confidence, label = weak.softmax(dim=1).max(dim=1)
-        accepted = (confidence[:, None] >= spread(self.threshold)).float()[:, 0]
-        block_mean = F.avg_pool3d(confidence[:, None], BLOCK)
-        self.threshold.copy_(KEEP * self.threshold + (1 - KEEP) * block_mean)
-        loss = (F.cross_entropy(strong, label, reduction="none") * accepted).mean()
-        return loss, accepted.mean()
+        known = labels.to(torch.uint8)
+        targets = known, view.label, torch.where(mask, known, pseudo_labels(view))
+        rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
+        regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
+        sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
+        return sums.split([len(target) for target in targets])
 
 
-def pseudo_labels(logits: Tensor) -> Tensor:
-    """Return the largest component of what is foreground with at least one half, (B, X, Y, Z), as classes.
+def pseudo_labels(view: WeakView) -> Tensor:
+    """Return the largest component of what is foreground with at least one half, (B, X, Y, Z) uint8, as classes.
 
-    `logits` (B, K, X, Y, Z). Voxels outside that component are background, 0.
+    Voxels outside that component are background, 0.
     """
-    inside = largest_component(logits.softmax(dim=1)[:, 0] <= 0.5)
-    return torch.where(inside, 1 + logits[:, 1:].argmax(dim=1), 0)
-
-
-def mixture_loss(logits: Tensor, labels: Tensor, pseudo: Tensor, mask: Tensor) -> Tensor:
-    """Half of Dice plus cross-entropy: against labels where `mask` is 1, with half the weight against pseudo-labels
-    elsewhere.
-
-    Shapes: logits (B, K, X, Y, Z), labels and pseudo (B, X, Y, Z), mask (X, Y, Z).
-    """
-    probabilities, classes = logits.softmax(dim=1), logits.shape[1]
-    loss = logits.new_zeros(())
-    for target, region, weight in ((labels, mask, 1.0), (pseudo, 1 - mask, 0.5)):
-        dice = masked_dice_loss(probabilities, one_hot(target, classes), region)
-        voxels = region.sum() * len(logits)
-        entropy = (F.cross_entropy(logits, target, reduction="none") * region).sum() / (voxels + 1e-16)
-        loss = loss + weight * (dice + entropy)
-    return loss / 2
-
-
-def spread(blocks: Tensor) -> Tensor:
-    """Repeat every block value over its voxels: (..., x, y, z) to (..., 16 x, 16 y, 16 z)."""
-    for axis in (-3, -2, -1):
-        blocks = blocks.repeat_interleave(BLOCK, dim=axis)
-    return blocks
+    return torch.where(largest_component(view.inside), view.foreground, 0)
 
 
 def draw_box(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tensor:

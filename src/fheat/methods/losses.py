@@ -1,47 +1,49 @@
-"""Losses of the protocols, over all voxels of a batch at once. Targets are labels, never gradients.
+"""Losses of the protocols, small formulas on sums over the voxels of a batch. Targets are labels, never gradients.
 
-Shapes: logits (B, K, X, Y, Z), labels (B, X, Y, Z) whole numbers in [0, K), masks (X, Y, Z) or (B, X, Y, Z).
+Sums are those of `fheat.ops.voxel_sums`: per sample, region and class, (B, R, K).
 """
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fheat.group import ALONE, Group
-
-_AXES = (2, 3, 4)
-
-
-def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """(B, X, Y, Z) to (B, K, X, Y, Z) float32."""
-    values = torch.arange(classes, device=labels.device).view(1, -1, 1, 1, 1)
-    return (labels[:, None] == values).float()
+from fheat.ops.voxel_sums import VoxelSums, voxel_sums
 
 
-def squared_dice_loss(probabilities: Tensor, target: Tensor, epsilon: float = 1e-10, *, group: Group = ALONE) -> Tensor:
+def squared_dice_loss(overlap: Tensor, total: Tensor, epsilon: float = 1e-10, *, group: Group = ALONE) -> Tensor:
     """1 - (2 sum pg + e) / (sum p^2 + sum g^2 + e), sums over the whole batch, mean over classes (DSQ2).
 
-    `probabilities` and `target` are (B, K, ...). A perfect prediction gives 0. The batch is that of the whole group.
+    `overlap`, sum pg, and `total`, sum p^2 + sum g^2, are (K,), those of this process; the batch is that of the whole
+    group. A perfect prediction gives 0.
     """
-    axes = (0, *_AXES)
-    overlap = group.sum((probabilities * target).sum(axes))
-    total = group.sum(probabilities.square().sum(axes) + target.square().sum(axes))
-    return 1 - ((2 * overlap + epsilon) / (total + epsilon)).mean()
+    return 1 - ((2 * group.sum(overlap) + epsilon) / (group.sum(total) + epsilon)).mean()
 
 
-def masked_dice_loss(probabilities: Tensor, target: Tensor, mask: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """1 - mean over samples and classes of (2 sum Mpg + e) / (sum M(p + g) + e) (DMASK).
+def masked_dice_loss(sums: VoxelSums, epsilon: float = 1e-5) -> Tensor:
+    """1 - mean over samples and classes of (2 sum pg + e) / (sum (p + g) + e), for each region, (R,) (DMASK).
 
-    `probabilities` and `target` are (B, K, ...), `mask` broadcasts. A class absent from the masked region of a sample
-    counts as missed unless its predicted mass there is about 0.
+    A class absent from the region of a sample counts as missed unless its predicted mass there is about 0.
     """
-    overlap = (mask * probabilities * target).sum(_AXES)
-    total = (mask * (probabilities + target)).sum(_AXES)
-    return 1 - ((2 * overlap + epsilon) / (total + epsilon)).mean()
+    return 1 - ((2 * sums.overlap + epsilon) / (sums.mass + sums.voxels + epsilon)).mean(dim=(0, 2))
 
 
 def supervised_loss(logits: Tensor, labels: Tensor, group: Group = ALONE) -> tuple[Tensor, Tensor]:
-    """Cross-entropy, mean over voxels, and squared Dice loss of exclusive classes."""
-    probabilities = logits.softmax(dim=1)
-    target = one_hot(labels, logits.shape[1])
-    return F.cross_entropy(logits, labels), squared_dice_loss(probabilities, target, group=group)
+    """Cross-entropy, mean over voxels, and squared Dice loss of exclusive classes.
+
+    Shapes: logits (B, K, X, Y, Z), labels (B, X, Y, Z) whole numbers in [0, K).
+    """
+    return supervised_terms(voxel_sums(logits, labels), group)
+
+
+def supervised_terms(sums: VoxelSums, group: Group = ALONE) -> tuple[Tensor, Tensor]:
+    """Cross-entropy, mean over the voxels of all regions, and squared Dice loss over these."""
+    overlap, total = sums.overlap.sum(dim=(0, 1)), (sums.squares + sums.voxels).sum(dim=(0, 1))
+    return sums.entropy.sum() / sums.voxels.sum(), squared_dice_loss(overlap, total, group=group)
+
+
+def mixture_loss(sums: VoxelSums) -> Tensor:
+    """Half of Dice plus cross-entropy: in region 0, which has labels, and with half the weight in region 1, which has
+    pseudo-labels.
+    """
+    entropy = sums.entropy.sum(dim=0) / (sums.voxels.sum(dim=(0, 2)) + 1e-16)
+    labelled, pseudo = (masked_dice_loss(sums) + entropy).unbind()
+    return (labelled + 0.5 * pseudo) / 2

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
-from fheat.methods.losses import one_hot, squared_dice_loss
+from fheat.methods.losses import squared_dice_loss, supervised_loss
 from fheat.models.base import SegmentationNetwork
 
 
@@ -36,15 +36,22 @@ class Supervised(Method):
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, `ce` and `dice`."""
-        logits = model(batch.images).float()
+        logits = model(batch.images)
         if self.regions:
-            target = region_targets(batch.labels, self.regions)
-            ce, probabilities = F.binary_cross_entropy_with_logits(logits, target), logits.sigmoid()
+            ce, dice = region_loss(logits.float(), region_targets(batch.labels, self.regions), self.group)
         else:
-            target = one_hot(batch.labels, logits.shape[1])
-            ce, probabilities = F.cross_entropy(logits, batch.labels), logits.softmax(dim=1)
-        dice = squared_dice_loss(probabilities, target, group=self.group)
+            ce, dice = supervised_loss(logits, batch.labels, self.group)
         return {"total": ce + dice, "ce": ce, "dice": dice}
+
+
+def region_loss(logits: Tensor, target: Tensor, group: Group = ALONE) -> tuple[Tensor, Tensor]:
+    """Binary cross-entropy, mean over voxels and channels, and squared Dice loss of regions that may overlap.
+
+    Shapes: logits and target (B, R, X, Y, Z).
+    """
+    p, axes = logits.sigmoid(), (0, 2, 3, 4)
+    overlap, total = (p * target).sum(dim=axes), (p.square() + target.square()).sum(dim=axes)
+    return F.binary_cross_entropy_with_logits(logits, target), squared_dice_loss(overlap, total, group=group)
 
 
 def region_targets(labels: Tensor, regions: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -1,0 +1,95 @@
+"""Sums over voxels and readings of a weak view by fused kernels.
+
+The plain twins, which say what is computed, are in `fheat.ops.voxel_sums` and `fheat.ops.weak_view`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from triton import next_power_of_2
+
+from fheat.ops.kernels.device import losses as device
+
+PROGRAMS = 1024
+_TILE = 1024
+"""Elements of a tile, classes and regions included; a program keeps four of them."""
+
+
+def voxel_sums(logits: Tensor, target: Tensor, region: Tensor | None, regions: int) -> tuple[Tensor, ...]:
+    """Return entropy (B, R) and overlap, mass, squares, voxels (B, R, K); gradients reach logits, (B, K, X, Y, Z)."""
+    sums: tuple[Tensor, ...] = _VoxelSums.apply(logits, target, region, regions)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def read_weak(logits: Tensor, threshold: Tensor, side: int) -> tuple[Tensor, ...]:
+    """Return label, accepted, inside, foreground (B, X, Y, Z) and the confidence of blocks, shaped like `threshold`."""
+    samples, classes, *grid = logits.shape
+    logits, last = _dense(logits.detach())
+    padded = next_power_of_2(classes)
+    found = [torch.empty(samples, *grid, dtype=torch.uint8, device=logits.device) for _ in range(4)]
+    confidence = torch.empty(threshold.shape, device=logits.device)
+    device.read_blocks[samples, confidence[0].numel()](
+        logits, threshold.contiguous(), *found, confidence, *grid,
+        K=classes, KP=padded, SIDE=side, LAST=last, BLOCK=_TILE // padded,
+    )  # fmt: skip
+    label, accepted, inside, foreground = found
+    return label, accepted.view(torch.bool), inside.view(torch.bool), foreground, confidence
+
+
+class _VoxelSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, region: Tensor | None, regions: int) -> tuple[Tensor, ...]:
+        samples, classes = logits.shape[:2]
+        logits, last = _dense(logits)
+        target, voxels = target.contiguous(), target[0].numel()
+        region = None if region is None else region.contiguous()
+        shape = {"K": classes, "KP": next_power_of_2(classes), "R": regions, "MASKED": region is not None, "LAST": last}
+        rows = next_power_of_2(regions)
+        block = _TILE // (rows * shape["KP"])
+        programs, span = _runs(samples, voxels, block)
+        partial = torch.empty(samples, programs, regions, 4 * classes + 1, device=logits.device)
+        device.sum_voxels[samples, programs](
+            logits, target, _or(region, target), partial, voxels, span, **shape, RP=rows, BLOCK=block
+        )
+        ctx.save_for_backward(logits, target, region)
+        ctx.shape = shape
+        entropy, *sums = torch.split(partial.sum(dim=1), [1, *[classes] * 4], dim=2)
+        ctx.mark_non_differentiable(sums[-1])
+        return entropy[..., 0], *sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        logits, target, region = ctx.saved_tensors
+        entropy, overlap, mass, squares, _ = slopes
+        voxels, block = target[0].numel(), _TILE // ctx.shape["KP"]
+        programs, span = _runs(len(logits), voxels, block)
+        out = torch.empty_like(logits)
+        device.sums_gradient[len(logits), programs](
+            torch.cat([entropy[..., None], overlap, mass, squares], dim=2),
+            logits, target, _or(region, target), out, voxels, span, **ctx.shape, BLOCK=block,
+        )  # fmt: skip
+        return out, None, None, None
+
+
+def _dense(logits: Tensor) -> tuple[Tensor, bool]:
+    """Return logits in one of the two orders kernels read, and whether classes come last in it."""
+    if logits.is_contiguous():
+        return logits, False
+    if logits.is_contiguous(memory_format=torch.channels_last_3d):
+        return logits, True
+    return logits.contiguous(), False
+
+
+def _runs(samples: int, voxels: int, block: int) -> tuple[int, int]:
+    """Return programs per sample and how many voxels each walks; always the same, so sums have one order."""
+    tiles = -(-voxels // block)
+    walks = -(-tiles * samples // PROGRAMS)
+    return -(-tiles // walks), walks * block
+
+
+def _or(region: Tensor | None, other: Tensor) -> Tensor:
+    """Return the region, or something in its place that is not read."""
+    return other if region is None else region
