@@ -92,6 +92,8 @@ class Plan:
             return self.models
         if part == "step":
             return ("fheat_seg", "light_unetr") if self.kind == "cpu" else ("fheat_seg", "light_unetr", "segresnet")
+        if self.quick:
+            return (*SMALL, "segresnet")
         return SMALL if self.sizes or self.batches else EVERY
 
     def channels_of(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Measure what a plan says and put it into one record."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,8 +23,9 @@ def run_plan(plan: Plan, command: str, watch: Watch) -> dict[str, Any]:
     """Return the record of a run: plain data, as `bench.json` holds it.
 
     `results` has a field for each part that was measured; `not_available` the networks that could not be built and why;
-    `notes` what else a reader must know.
+    `load` is how many processes wanted a processor before the run; `notes` what else a reader must know.
     """
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     results: dict[str, Any] = {}
     missing: dict[str, str] = {}
     notes: list[str] = []
@@ -42,6 +44,7 @@ def run_plan(plan: Plan, command: str, watch: Watch) -> dict[str, Any]:
         "unit": "medians of interleaved turns in one process; ratios are to the first network",
         "seed": plan.seed,
         "machine": machine(plan.device),
+        "load": round(load, 2),
         "precision": precision,
         "rounds": rounds,
         "results": results,

@@ -22,7 +22,7 @@ def scan_times(
     """
     draw = np.random.default_rng(settings.seed)
     scan = draw.standard_normal(shape, dtype=np.float32)
-    part = scan[tuple(slice(length) for length in part_shape(shape, windows, batch))]
+    part = scan[tuple(slice(length) for length in part_shape(shape, windows))]
     predictors = {
         name: Predictor(network, windows=windows, batch=batch, device=settings.device)
         for name, network in networks.built.items()
@@ -32,13 +32,13 @@ def scan_times(
     scaled: dict[str, int] = {}
     for name, predictor in predictors.items():
         on_part = _segment(settings, predictor, part)
-        on_part()
-        trial = interleaved({name: on_part}, 1, settings.device, warm_up=0, capture=False)[name] / 1e3
+        first = int(settings.device.startswith("cuda"))  # where libraries choose and allocate in the first run
+        trial = interleaved({name: on_part}, 1, settings.device, warm_up=first, capture=False)[name] / 1e3
         slow = few < count and trial * count / few > longest
         runs[name] = on_part if slow else _segment(settings, predictor, scan)
         if slow:
             scaled[name] = few
-    times = settings.times(runs, warm_up=1, capture=False)
+    times = settings.times(runs, warm_up=0, capture=False)
     seconds = {name: value / 1e3 * (count / few if name in scaled else 1) for name, value in times.items()}
     return {
         "shape": named(shape),
@@ -52,9 +52,9 @@ def scan_times(
     }
 
 
-def part_shape(shape: Triple, windows: Windows, batch: int) -> Triple:
-    """Return the shape of a part with as many windows as fit one batch, along the first axis, or as many as it has."""
-    length = min(shape[0], windows.size[0] + (batch - 1) * windows.stride[0])
+def part_shape(shape: Triple, windows: Windows) -> Triple:
+    """Return the shape of a part with two windows, or with one where the scan is no longer than that."""
+    length = min(shape[0], windows.size[0] + windows.stride[0])
     return length, min(shape[1], windows.size[1]), min(shape[2], windows.size[2])
 
 
