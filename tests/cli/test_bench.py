@@ -26,7 +26,8 @@ def test_writes_what_it_prints(capsys, tmp_path):
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((out / "bench.json").read_text())
     assert (out / "bench.png").exists()
-    assert printed["command"].startswith("fheat bench window --models fheat_seg --patch 32 32 32")
+    shown = "fheat bench window --models fheat_seg --patch 32 32 32 --rounds 1 --device cpu --batches 1,2 --json"
+    assert printed["command"] == shown  # not where it was written
     assert printed["seed"] == 0
     assert main(words) == 3
     assert "exists already" in capsys.readouterr().err

@@ -33,7 +33,8 @@ def _bars(axes: Any, values: Mapping[str, float], title: str, label: str) -> Non
     names = list(values)[::-1]
     bars = axes.barh(names, [values[name] for name in names], color="tab:blue")
     axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
-    axes.set(title=title, xlabel=label, xscale="log")
+    wide = max(values.values()) > 20 * min(values.values())  # short bars have no length to compare without zero
+    axes.set(title=title, xlabel=label, xscale="log" if wide else "linear")
     axes.margins(x=0.15)
 
 
@@ -43,6 +44,11 @@ def _lines(axes: Any, sizes: Sequence[float], times: Mapping[str, Sequence[float
     low = min(values[0] for values in times.values())
     axes.plot(sizes, [low * size / sizes[0] for size in sizes], "--", color="tab:grey", label="linear")
     axes.set(title=title, xlabel=label, ylabel="milliseconds", xscale="log", yscale="log")
+    axes.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.xaxis.set_minor_formatter("")
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -70,7 +76,8 @@ def _window(axes: Any, found: dict[str, Any]) -> None:
 
 def _sizes(axes: Any, found: dict[str, Any]) -> None:
     times = {f"{name}, p = {found['exponent'][name]:.2f}": values for name, values in found["milliseconds"].items()}
-    _lines(axes, found["voxels"], times, "one window: time ~ voxels^p", "voxels")
+    millions = [voxels / 1e6 for voxels in found["voxels"]]
+    _lines(axes, millions, times, "one window: time ~ voxels^p", "million voxels")
 
 
 def _channels(axes: Any, found: dict[str, Any]) -> None:

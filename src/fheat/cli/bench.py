@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> None:
         if options.threads < 1:
             raise UsageError(f"threads={options.threads} is not usable: give 1 or more")
         torch.set_num_threads(options.threads)
-    command = shlex.join(["fheat", "bench", *arguments])
+    command = shlex.join(["fheat", "bench", *_without_out(arguments)])
     try:
         plan = _plan(options)
         record = run_plan(plan, command, lambda what: progress_bar(what, quiet=options.json))
@@ -94,6 +94,17 @@ def run(arguments: Sequence[str]) -> None:
             print(f"wrote {', '.join(map(str, written))}")
             if len(written) == 1:
                 print(f"{PICTURE} was left out: matplotlib is not installed")
+
+
+def _without_out(arguments: Sequence[str]) -> list[str]:
+    """Return what was said, but for where the result went: it changes no number and is of this machine alone."""
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if not skip and word != "--out" and not word.startswith("--out="):
+            kept.append(word)
+        skip = word == "--out"
+    return kept
 
 
 def _plan(options: Bench) -> Plan:
