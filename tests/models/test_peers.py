@@ -1,5 +1,6 @@
 """The peers from MONAI: pinned sizes, the same numbers as MONAI's own networks, and one line where MONAI is missing."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import torch
 from monai.networks import nets
 
 from fheat import BadInput, cost, create_model, load, save
+from fheat.cli.main import main
 from tests.models.test_sizes import by_fvcore, printed
 
 LA, CUBE = (112, 112, 80), (96, 96, 96)
@@ -136,6 +138,14 @@ def test_without_monai_one_line(monkeypatch):
         with pytest.raises(BadInput, match="not installed; install it: pip install monai") as caught:
             create_model(name)
         assert "\n" not in str(caught.value)
+
+
+def test_models_are_listed_without_monai(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "monai.networks.nets", None)
+    assert main(["models", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found["networks"]] == ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"]
+    assert [line.split()[0] for line in found["not_available"]] == list(SIZES)
 
 
 def test_the_registry_does_not_import_monai():

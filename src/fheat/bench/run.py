@@ -9,7 +9,6 @@ from fheat.bench.machine import machine
 from fheat.bench.networks import Networks, build
 from fheat.bench.operator import PATCHES, operator_times
 from fheat.bench.plan import Part, Plan
-from fheat.bench.scan import scan_times
 from fheat.bench.settings import Settings
 from fheat.bench.step import step_times
 from fheat.bench.timing import Progress
@@ -86,6 +85,8 @@ def _window(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str
 
 
 def _scan(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, Any]:
+    from fheat.bench.scan import scan_times  # reads files too, which needs more libraries than the other parts
+
     networks = _networks(plan, "scan", missing)
     found = scan_times(
         settings,

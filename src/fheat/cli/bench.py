@@ -19,7 +19,6 @@ from fheat.bench.write import PICTURE, check_target, write_record
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.cli.progress import progress_bar
-from fheat.inference.predictor import usable_device
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,18 @@ def _without_out(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
+def _device(name: str | None) -> str:
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    from fheat.inference.predictor import usable_device  # brings the libraries that read scans
+
+    return str(usable_device(name))
+
+
 def _plan(options: Bench) -> Plan:
-    device = usable_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Plan(
         what=options.what,
-        device=str(device),
+        device=_device(options.device),
         models=tuple(name.strip() for name in options.models.split(",") if name.strip()),
         rounds=options.rounds,
         precision=options.precision,
