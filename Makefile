@@ -29,7 +29,7 @@ fit: $(READY)
 	$(BIN)/python benchmarks/fit_rational.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/transforms.py
+	$(BIN)/fheat bench
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

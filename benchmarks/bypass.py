@@ -7,10 +7,12 @@ claimed. `python benchmarks/bypass.py [--device cuda]`.
 import json
 
 import torch
-from record import arguments, interleaved, machine
+from record import arguments
 from torch import nn
 
 from fheat import cost, create_model, retire
+from fheat.bench.machine import machine
+from fheat.bench.timing import interleaved
 from fheat.ops.gates import gates_of
 
 PATCH = (112, 112, 80)

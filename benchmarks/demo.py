@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from record import machine
+
+from fheat.bench.machine import machine
 
 SEEDS = (0, 1, 2)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from record import machine
 from scipy.optimize import linprog
 from scipy.special import erf, expit
+
+from fheat.bench.machine import machine
 
 HALF_WIDTH = 8.0
 EVEN_PART = {

@@ -15,9 +15,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from record import arguments, machine
+from record import arguments
 
 from fheat import Card, create_model, save
+from fheat.bench.machine import machine
 from fheat.io import Volume, write_nifti
 from fheat.ops.gates import gates_of
 

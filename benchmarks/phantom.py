@@ -15,9 +15,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from record import machine
 from scipy import ndimage
 
+from fheat.bench.machine import machine
 from fheat.data import phantom as generator
 from fheat.data import phantom_shapes
 

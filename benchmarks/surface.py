@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from medpy.metric import binary
 from numpy.typing import NDArray
-from record import machine
 
 from fheat import evaluate
+from fheat.bench.machine import machine
 
 SPACING = (1.0, 1.0, 2.5)
 SHAPES = ((112, 112, 88), (512, 512, 200))

@@ -1,6 +1,7 @@
-"""Time the exact cosine transforms against each other and say from which length each is fastest: `make bench`.
+"""Time the exact cosine transforms against each other and say from which length each is fastest.
 
-Two experiments, both interleaved so that drift hits every candidate alike; the median counts, only ratios are claimed.
+`python benchmarks/transforms.py [--device cuda]`. Two experiments, both interleaved so that drift hits every candidate
+alike; the median counts, only ratios are claimed.
 
 - axis: one transform pair (forward and inverse) along one axis of a million numbers (16 million on a GPU), first of
   two axes and last, forward only and with backward. This decides `fheat.ops.crossovers`.
@@ -10,10 +11,12 @@ Two experiments, both interleaved so that drift hits every candidate alike; the 
 import json
 
 import torch
-from record import arguments, interleaved, machine
+from record import arguments
 from torch import Tensor
 
 from fheat import FractionalHeat
+from fheat.bench.machine import machine
+from fheat.bench.timing import interleaved
 from fheat.ops.dct import transform_axis
 
 METHODS = ("product", "split", "fft")

@@ -162,6 +162,22 @@ def test_metrics_page_names_the_measured_speed_up():
     assert f"medpy takes {stored['ratio']:.0f} times as long" in text
 
 
+def test_benchmarks_page_names_the_stored_ratios_and_exponents():
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    stored = json.loads((ROOT / "benchmarks" / "results" / "bench-cpu.json").read_text())
+    window = stored["results"]["window"]
+    for name, ratio in window["ratio"].items():
+        assert f"| `{name}` | {giga(window['macs'][name])} G | {ratio:.2f} |" in text
+    assert not stored["not_available"]
+    grown = json.loads((ROOT / "docs" / "images" / "bench-growth.json").read_text())
+    for name, power in grown["results"]["sizes"]["exponent"].items():
+        assert f"| `{name}` | {power:.2f} |" in text
+        assert 0.5 < power < 1.15
+    assert f"channels to the power {grown['results']['channels']['exponent']:.2f}" in text.replace("\n", " ")
+    for record in (stored, grown):
+        assert record["command"] in text
+
+
 def test_example_trains_and_retires():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "classifier_2d.py")], capture_output=True, text=True, check=True

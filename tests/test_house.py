@@ -43,7 +43,9 @@ ROOMS = {
         "errors",
         "files",
     },
+    "bench": {"engine", "methods", "inference", "allocation", "models", "data", "ops", "errors", "files"},
     "cli": {
+        "bench",
         "engine",
         "report",
         "metrics",

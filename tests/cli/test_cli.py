@@ -72,7 +72,11 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["fly"], 2, "no verb 'fly': use one of demo, models, data, train, predict, evaluate, report, allocation"),
+        (
+            ["fly"],
+            2,
+            "no verb 'fly': use one of demo, models, data, train, predict, evaluate, report, bench, allocation",
+        ),
         (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
         (["models", "--in-channels", "0"], 2, "in_channels=0"),
         (["models", "--patch-size", "100000", "100000", "100000"], 2, "at most 2048"),

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import torch
 
-from fheat import create_model, list_models
+from fheat import list_models
 
 
 def sample(name: str) -> list[float]:
+    from tests.models.test_contract import build
+
     torch.manual_seed(1)
-    model = create_model(name, patch_size=(40, 36, 32)).eval()
+    model = build(name, patch=(40, 36, 32)).eval()
     x = torch.randn(1, 1, 40, 36, 32, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         logits = model(x).flatten()

@@ -21,6 +21,7 @@ VERBS: Final = {
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "report": "write what a run did and what it left on one HTML page",
+    "bench": "time operator, training step, window and scan side by side with other networks",
     "allocation": "show what training decided about each gate of a model folder",
 }
 EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 or 143 interrupted"

@@ -12,6 +12,7 @@ from fheat.allocation.cost import cost, giga
 from fheat.allocation.counter import COUNTER
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
+from fheat.errors import BadInput
 from fheat.models.folder import read_manifest
 from fheat.models.registry import create_model, list_models, model_options
 from fheat.models.zoo import zoo_folder, zoo_names
@@ -39,16 +40,25 @@ class Models:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Models, "models", arguments)
+    missing: list[str] = []
+    rows: list[dict[str, Any]] = []
     try:
-        rows = [_row(name, options) for name in list_models()]
+        for name in list_models():
+            try:
+                rows.append(_row(name, options))
+            except BadInput as error:  # a peer whose library is not installed
+                missing.append(f"{name} is not available: {error}")
     except (ValueError, RuntimeError, OverflowError) as error:  # the last two: what no memory can hold
         raise UsageError(str(error).split("\n")[0]) from None
     trained = [_trained(name) for name in zoo_names()]
     if options.json:
         result = {"counter": COUNTER, "patch_size": options.patch_size, "networks": rows, "zoo": trained}
+        result["not_available"] = missing
         print(json.dumps(result, indent=1))
         return
     _print(rows, options)
+    for line in missing:
+        print(line)
     if trained:
         _print_trained(trained)
 

@@ -9,16 +9,24 @@ from typing import Any
 
 from torch import nn
 
+from fheat.models.dynunet import DynUNet
 from fheat.models.fheat_seg import FHEATSeg
 from fheat.models.fheat_seg_l import FHEATSegL
 from fheat.models.light_unetr import LightUNETR
 from fheat.models.light_unetr_l import LightUNETRL
+from fheat.models.mednext import MedNeXt
+from fheat.models.segresnet import SegResNet
+from fheat.models.swin_unetr import SwinUNETR
 
 _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "fheat_seg": FHEATSeg,
     "fheat_seg_l": FHEATSegL,
     "light_unetr": LightUNETR,
     "light_unetr_l": LightUNETRL,
+    "segresnet": SegResNet,
+    "dynunet": DynUNet,
+    "swin_unetr": SwinUNETR,
+    "mednext": MedNeXt,
 }
 _COMMON = ("in_channels", "out_channels", "patch_size")
 

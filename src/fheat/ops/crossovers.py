@@ -1,6 +1,6 @@
 """From which axis length an algorithm of `fheat.ops.dct` is the fastest, per kind of device.
 
-Read off `benchmarks/results/transforms-*.json` (printed by `make bench`); a test holds the two together.
+Read off `benchmarks/results/transforms-*.json`, which `benchmarks/transforms.py` writes; a test holds the two together.
 """
 
 from typing import Final

@@ -1,0 +1,1 @@
+"""Benchmarks anybody can run: operator, training step, window and whole scan, networks side by side in one run."""

@@ -1,0 +1,30 @@
+"""The files of a run: `bench.json` and `bench.png`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fheat.bench.plot import picture
+from fheat.errors import BadInput
+from fheat.files import write_file
+
+RECORD, PICTURE = "bench.json", "bench.png"
+
+
+def check_target(folder: Path) -> None:
+    """Refuse, before anything is measured, a folder that holds a result already, or a file in its place."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(folder, "is a file", "give a folder to write to")
+    if (folder / RECORD).exists():
+        raise BadInput(folder / RECORD, "exists already", "choose another folder or remove it")
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> list[Path]:
+    """Write the record and its picture; return what was written: without matplotlib the record alone."""
+    written = [folder / RECORD]
+    write_file(written[0], (json.dumps(record, indent=1) + "\n").encode())
+    drawn = picture(record)
+    if drawn is not None:
+        written.append(folder / PICTURE)
+        write_file(written[1], drawn)
+    return written

@@ -1,0 +1,133 @@
+"""`fheat bench`: the gate, a training step, a window and a scan, timed side by side with other networks."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from fheat.bench.plan import Plan, What
+from fheat.bench.run import run_plan
+from fheat.bench.settings import Precision, grids, numbers
+from fheat.bench.step import METHODS
+from fheat.bench.table import tables
+from fheat.bench.write import PICTURE, check_target, write_record
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Time what this package does beside its peers, in shuffled turns of one run, and print ratios.
+
+    WHAT is operator (the gate's transform on every grid of the networks), step (training iterations per second), window
+    (one forward pass; with --sizes, --channels or --batches how time grows), scan (from memory to mask), or all, the
+    default, which takes small sizes on a CPU. Absolute times mean something for the machine they were measured on only.
+
+    Example: fheat bench window --sizes 64,80,96,112,128 --out growth
+    """
+
+    what: Annotated[What, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = "all"
+    """What to time: all, operator, step, window or scan."""
+    models: str = ""
+    """Networks, separated by commas, the first the one that ratios refer to; names of fheat models, those with gates
+    also with /open, /survivor or /retired."""
+    device: str | None = None
+    """cpu or cuda; cuda where there is one."""
+    rounds: int | None = None
+    """Measured turns."""
+    precision: Precision | None = None
+    """float32 or bfloat16 (autocast); float32 if not given, bfloat16 for training on a GPU."""
+    threads: int | None = None
+    """Threads of a CPU; all if not given."""
+    patch: tuple[int, int, int] | None = None
+    """Window or training patch; 112x112x80, for training on a CPU smaller."""
+    batch: int | None = None
+    """Windows per forward pass, or labelled scans per step and as many unlabelled ones."""
+    method: Literal["both", "cse", "supervised"] = "both"
+    """Training method of step."""
+    sizes: str = ""
+    """Window sizes to grow through, such as 64,96,112x112x80."""
+    channels: str = ""
+    """Channels of a gate to grow through, such as 24,48,96."""
+    batches: str = ""
+    """Batches to grow through, such as 1,2,4,8."""
+    scan: tuple[int, int, int] | None = None
+    """Voxels of the scan; 192x142x88 with windows of 112x112x80."""
+    stride: tuple[int, int, int] | None = None
+    """Of the sliding window; 18 18 4 with windows of 112x112x80."""
+    seed: int = 0
+    """Of weights and inputs."""
+    out: Path | None = None
+    """Folder for bench.json and bench.png; nothing is written if not given."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Bench, "bench", arguments)
+    if options.out is not None:
+        check_target(options.out)
+    if options.threads is not None:
+        if options.threads < 1:
+            raise UsageError(f"threads={options.threads} is not usable: give 1 or more")
+        torch.set_num_threads(options.threads)
+    command = shlex.join(["fheat", "bench", *_without_out(arguments)])
+    try:
+        plan = _plan(options)
+        record = run_plan(plan, command, lambda what: progress_bar(what, quiet=options.json))
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error).split("\n")[0]) from None
+    except torch.OutOfMemoryError:
+        raise UsageError("not enough memory on the GPU: give a smaller --patch, --batch or fewer --models") from None
+    print(json.dumps(record, indent=1) if options.json else tables(record))
+    if options.out is not None:
+        written = write_record(options.out, record)
+        if not options.json:
+            print(f"wrote {', '.join(map(str, written))}")
+            if len(written) == 1:
+                print(f"{PICTURE} was left out: matplotlib is not installed")
+
+
+def _without_out(arguments: Sequence[str]) -> list[str]:
+    """Return what was said, but for where the result went: it changes no number and is of this machine alone."""
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if not skip and word != "--out" and not word.startswith("--out="):
+            kept.append(word)
+        skip = word == "--out"
+    return kept
+
+
+def _device(name: str | None) -> str:
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    from fheat.inference.predictor import usable_device  # brings the libraries that read scans
+
+    return str(usable_device(name))
+
+
+def _plan(options: Bench) -> Plan:
+    return Plan(
+        what=options.what,
+        device=_device(options.device),
+        models=tuple(name.strip() for name in options.models.split(",") if name.strip()),
+        rounds=options.rounds,
+        precision=options.precision,
+        patch=options.patch,
+        batch=options.batch,
+        methods=METHODS if options.method == "both" else (options.method,),
+        sizes=grids(options.sizes, "sizes") if options.sizes else (),
+        channels=numbers(options.channels, "channels") if options.channels else (),
+        batches=numbers(options.batches, "batches") if options.batches else (),
+        scan=options.scan,
+        stride=options.stride,
+        seed=options.seed,
+    )

@@ -1,0 +1,100 @@
+"""Which sizes and networks a run takes when nobody says, and how lists are read."""
+
+import pytest
+
+from fheat.bench.networks import EVERY, SMALL, build
+from fheat.bench.plan import Plan
+from fheat.bench.settings import grids, numbers
+from fheat.errors import BadInput
+from fheat.ops.gates import gates_of
+
+TINY = (32, 32, 32)
+
+
+def test_everything_at_once_is_small_on_a_cpu_only():
+    here, there = Plan(), Plan(device="cuda")
+    assert here.parts == there.parts == ("operator", "step", "window", "scan")
+    assert here.quick
+    assert not there.quick
+    assert here.patch_of("window") == (64, 64, 48)
+    assert there.patch_of("step") == (112, 112, 80)
+    assert here.rounds_of("window") == 3
+    assert here.models_of("scan") == (*SMALL, "segresnet")
+    assert there.models_of("scan") == EVERY
+
+
+def test_la_is_the_default_scan():
+    plan = Plan(what="scan")
+    assert plan.scan_of() == (192, 142, 88)
+    assert plan.windows_of().size == (112, 112, 80)
+    assert plan.windows_of().stride == (18, 18, 4)
+    assert Plan(what="scan", patch=(64, 64, 32)).windows_of().stride == (16, 16, 8)
+
+
+def test_training_on_a_gpu_is_bfloat16_unless_told():
+    assert Plan(device="cuda").precision_of("step") == "bfloat16"
+    assert Plan(device="cuda").precision_of("window") == "float32"
+    assert Plan(device="cuda", precision="float32").precision_of("step") == "float32"
+    assert Plan().precision_of("step") == "float32"
+
+
+def test_lists():
+    assert numbers("1,2,4", "batches") == (1, 2, 4)
+    assert grids("64,96x96x80", "sizes") == ((64, 64, 64), (96, 96, 80))
+
+
+@pytest.mark.parametrize("text", ["", "0,1", "2,1", "1,1", "a", "1,,2"])
+def test_refuses_numbers(text):
+    with pytest.raises(ValueError, match="batches="):
+        numbers(text, "batches")
+
+
+@pytest.mark.parametrize("text", ["64", "96,64", "16,32", "64,64x64", "64,big", "64,64"])
+def test_refuses_grids(text):
+    with pytest.raises(ValueError, match="sizes="):
+        grids(text, "sizes")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rounds": 0}, "rounds=0"),
+        ({"batch": 0}, "batch=0"),
+        ({"patch": (16, 64, 64)}, "at least 32"),
+        ({"scan": (0, 64, 64)}, "scan="),
+        ({"seed": -1}, "seed=-1"),
+        ({"what": "scan", "batches": (1, 2)}, "belong to 'fheat bench window'"),
+    ],
+)
+def test_refuses_plans(options, says):
+    with pytest.raises(ValueError) as caught:
+        Plan(**options)
+    assert says in str(caught.value)
+
+
+def test_states_of_gates():
+    names = ["fheat_seg/open", "fheat_seg/survivor", "fheat_seg/retired", "fheat_seg_l/survivor"]
+    built = build(names, TINY, "cpu").built
+    left = {name: [site for site, gate in gates_of(model).items() if not gate.retired] for name, model in built.items()}
+    assert len(left["fheat_seg/open"]) == 8
+    assert left["fheat_seg/survivor"] == ["dec1"]
+    assert left["fheat_seg/retired"] == []
+    assert left["fheat_seg_l/survivor"] == ["dec3"]
+    assert not any(model.training for model in built.values())
+
+
+def test_unknown_networks_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'fheat_seg'"):
+        build(["fheat_sge"], TINY, "cpu")
+    for name in ("light_unetr/retired", "fheat_seg/shut"):
+        with pytest.raises(ValueError, match="only networks with gates have /open, /survivor, /retired"):
+            build([name], TINY, "cpu")
+
+
+def test_a_network_whose_library_is_missing_is_listed(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "monai.networks.nets", None)
+    found = build(["fheat_seg", "segresnet"], TINY, "cpu")
+    assert list(found.built) == ["fheat_seg"]
+    assert "not installed" in found.missing["segresnet"]
+    with pytest.raises(BadInput, match="none can be built"):
+        build(["segresnet", "mednext"], TINY, "cpu")

@@ -1,0 +1,78 @@
+"""`fheat bench` on the command line: what it prints, writes and refuses."""
+
+import json
+
+import pytest
+
+from fheat.cli.main import main
+
+TINY = ["--patch", "32", "32", "32", "--rounds", "1", "--device", "cpu"]
+
+
+def test_prints_a_table_and_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "window", "--models", "fheat_seg/retired,light_unetr", *TINY]) == 0
+    text = capsys.readouterr().out
+    assert "window: 32x32x32, batch 1" in text
+    assert "fheat_seg/retired" in text
+    assert "1.00 x" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_writes_what_it_prints(capsys, tmp_path):
+    out = tmp_path / "result"
+    words = ["bench", "window", "--models", "fheat_seg", *TINY, "--batches", "1,2", "--out", str(out)]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "bench.json").read_text())
+    assert (out / "bench.png").exists()
+    shown = "fheat bench window --models fheat_seg --patch 32 32 32 --rounds 1 --device cpu --batches 1,2 --json"
+    assert printed["command"] == shown  # not where it was written
+    assert printed["seed"] == 0
+    assert main(words) == 3
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_threads(capsys):
+    assert main(["bench", "window", "--models", "fheat_seg", *TINY, "--threads", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["threads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["window", "--models", "fheat_sge"], "did you mean 'fheat_seg'"),
+        (["window", "--sizes", "64,32"], "sizes='64,32' is not usable"),
+        (["window", "--batches", "0"], "batches='0' is not usable"),
+        (["scan", "--sizes", "32,64"], "belong to 'fheat bench window'"),
+        (["window", "--device", "tpu9"], "device 'tpu9' is unknown"),
+        (["step", "--patch", "40", "40", "40"], "does not divide into blocks of 16"),
+        (["window", "--threads", "0"], "threads=0"),
+        (["window", "--rounds", "0"], "rounds=0"),
+        (["gpu"], "invalid choice 'gpu'"),
+    ],
+)
+def test_refuses_in_one_line(words, says, capsys):
+    assert main(["bench", *words, *([] if "--device" in words else ["--device", "cpu"])]) == 2
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.count("\n") == 1
+    assert "fheat bench --help" in found.err
+
+
+def test_no_cuda_is_one_line(capsys):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert main(["bench", "window", "--device", "cuda"]) == 2
+    assert "device 'cuda' cannot be used" in capsys.readouterr().err
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "Example: fheat bench window --sizes" in text
+    assert "operator" in text
