@@ -198,7 +198,7 @@ def test_a_wrong_result_is_never_used(monkeypatch):
 
     monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: 1.01 * module(x))
     model = network()
-    with pytest.raises(BadInput, match="off by 0.01 of the largest value"):
+    with pytest.raises(BadInput, match=r"off by 0\.01 of the largest value"):
         CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
     monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: module(x) * torch.nan)
     with pytest.raises(BadInput, match="off by nan"):

@@ -2,12 +2,15 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 
-def build(network: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
+def build(
+    network: nn.Module, example: Tensor, *, precision: Literal["f32", "bf16"] = "f32"
+) -> Callable[[Tensor], Tensor]:
     """Return the compiled network for inputs of the example's shape."""
     import openvino
     from openvino.frontend import FrontEndManager
@@ -22,7 +25,7 @@ def build(network: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
         model = frontend.convert(frontend.load(decoder))
     model.reshape(list(example.shape))
     options = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "NUM_STREAMS": 1,
     }

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -57,12 +57,13 @@ class CompiledNetwork:
         run = self.compiled(tuple(x.shape[1:]))
         if run is self.network:
             return run(x)
-        return torch.cat([run(window) for window in x.float().contiguous().split(1)])
+        return torch.cat([run(window) for window in x.float().contiguous().unsqueeze(1)])
 
+    @torch.no_grad()
     def compiled(self, shape: tuple[int, ...]) -> Run:
         """Return what maps windows of this shape, (C, X, Y, Z): the network itself, or its compiled form."""
         if self.runtime == "torch":
-            return self.network
+            return cast(Run, self.network)
         if shape not in self._runs:
             try:
                 self._runs[shape] = self._build(shape)
@@ -72,7 +73,7 @@ class CompiledNetwork:
                     raise BadInput(self._runtime, reason, "use the runtime torch") from None
                 warnings.warn(f"{self._runtime} {reason}: torch runs it, slower", stacklevel=3)
                 self._runtime = "torch"
-                return self.network
+                return cast(Run, self.network)
         return self._runs[shape]
 
     def _build(self, shape: tuple[int, ...]) -> Run:

@@ -44,7 +44,7 @@ class Windows:
         unseen lies at the edges of the volume, where few windows reach.
         """
         places = [starts(*axis) for axis in zip(shape, self.size, self.stride, strict=True)]
-        every: list[Triple] = list(product(*places))
+        every = [(x, y, z) for x in places[0] for y in places[1] for z in places[2]]
         inner = prod(len(axis) for axis in places[1:])
         for step in range(_MOST_THINNED, 1, -1) if self.thinned else ():
             some = every[step // 2 :: step]
