@@ -14,6 +14,7 @@ from fheat.cli.main import main
 from fheat.data.inputs import scans_at
 from fheat.data.phantom import phantom
 from fheat.data.read import read_image
+from fheat.inference import runtimes
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.io.dicom import read_dicom
@@ -103,10 +104,33 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
     assert record["settings"] == {
         "window": [32, 32, 32],
         "stride": [32, 32, 32],
+        "thinned": False,
         "weights": "gaussian",
         "flips": True,
         "largest_component": True,
     }
+
+
+def test_fast_thins_the_windows_of_the_model(model, tmp_path, capsys):
+    scan = tmp_path / "noise.nii.gz"
+    write_nifti(Volume(np.random.default_rng(0).normal(size=(60, 50, 48)).astype(np.float32), np.eye(4)), scan)
+    fast = ["--preset", "fast", "--stride", "8", "8", "8", "--no-preview", "--runtime", "torch"]
+    assert main(["predict", model, str(scan), str(tmp_path / "out"), *fast]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    windows = Windows(SIZE, (8, 8, 8)).fast()
+    (case,) = record["cases"]
+    assert record["settings"]["thinned"]
+    assert case["windows"] == len(windows.corners((60, 50, 48))) < 60 / 3
+    assert case["unseen"] == pytest.approx(windows.unseen((60, 50, 48)), abs=1e-4)
+    assert case["runtime"] == "torch"
+    assert f"{100 * case['unseen']:.1f} % of the voxels not looked at" in capsys.readouterr().err
+
+
+def test_a_runtime_that_is_not_installed_is_one_line(model, scans, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: None)
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--runtime", "openvino"]
+    assert main(words) == 3
+    assert capsys.readouterr().err == 'fheat: openvino: needs the package openvino; pip install "fheat[export]"\n'
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -163,3 +164,45 @@ def test_mistakes_are_named():
         SlidingWindow(nn.MaxPool3d(2), Windows(SIZE, STRIDE))(torch.zeros(1, *SIZE))
     with pytest.raises(ValueError, match="'gauss' is unknown"):
         SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), weights="gauss")(torch.zeros(1, *SIZE))
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 90)] * 3),
+    size=st.tuples(*[st.integers(1, 40)] * 3),
+    stride=st.tuples(*[st.integers(1, 40)] * 3),
+)
+def test_thinned_windows_leave_at_most_a_tenth_unseen_and_no_plane(shape, size, stride):
+    windows = Windows(size, tuple(min(step, length) for step, length in zip(stride, size, strict=True)))
+    every, some = windows.corners(shape), windows.fast().corners(shape)
+    assert set(some) <= set(every)
+    assert len(some) >= len(every) // 7
+    seen = np.zeros(shape, dtype=bool)
+    for corner in some[:2000]:
+        seen[tuple(slice(a, a + n) for a, n in zip(corner, size, strict=True))] = True
+    if len(some) <= 2000:
+        assert windows.fast().unseen(shape) == pytest.approx(1 - seen.mean(), abs=1e-9)
+        assert seen.mean() >= 0.9 - 1e-9
+        assert all(seen.any(axis=tuple({0, 1, 2} - {axis})).all() for axis in range(3))
+    assert windows.unseen(shape) == 0
+
+
+def test_thinned_windows_of_the_la_protocol():
+    fast = PRESETS["la"].fast()
+    assert len(fast.corners((192, 142, 88))) == 8
+    assert fast.unseen((192, 142, 88)) < 0.04
+    for axis in range(3):  # all places take their turn
+        places = starts((192, 142, 88)[axis], fast.size[axis], fast.stride[axis])
+        assert {corner[axis] for corner in fast.corners((192, 142, 88))} == set(places)
+    assert fast.corners((112, 112, 80)) == [(0, 0, 0)]
+
+
+def test_thinned_windows_average_what_they_see_and_leave_the_rest_background():
+    image = torch.rand(2, 60, 45, 50) + 1
+    windows = Windows((24, 24, 24), (6, 6, 6)).fast()
+    found = SlidingWindow(nn.Identity(), windows, activation="none", weights="gaussian")(image)
+    outside = found.sum(0) == 0
+    assert 0 < outside.float().mean() == pytest.approx(windows.unseen((60, 45, 50)), abs=1e-6)
+    assert ((found - image).abs().amax(0)[~outside] < 1e-5).all()
+    steps = []
+    SlidingWindow(nn.Identity(), windows, activation="none", progress=lambda *step: steps.append(step))(image)
+    assert steps[-1] == (len(windows.corners((60, 45, 50))),) * 2

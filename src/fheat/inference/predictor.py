@@ -1,6 +1,7 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
 from itertools import zip_longest
+from math import prod
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -13,6 +14,7 @@ from fheat.allocation.retire import retire
 from fheat.inference.components import keep_largest
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
 from fheat.inference.restore import Restorer
+from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
 from fheat.inference.scan import Grid, Scan
 from fheat.inference.sliding import Activation, Progress, SlidingWindow
 from fheat.inference.windows import Triple, Weights, Windows
@@ -32,11 +34,14 @@ class Predictor:
         card: intensity, spacing, orientation, window and regions; by default the one the network was loaded with.
             What it leaves out stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
+            `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
         batch: windows per forward pass.
         flips: average over the eight mirror images of each window.
         largest_component: keep only the largest 26-connected component of each class.
         device: `cuda` where there is one, else `cpu`.
+        runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
+            installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -55,6 +60,7 @@ class Predictor:
         flips: bool = False,
         largest_component: bool = False,
         device: str | torch.device | None = None,
+        runtime: Runtime = "auto",
     ) -> None:
         network = load(model) if isinstance(model, str | Path) else model
         own = getattr(network, "card", None)
@@ -66,10 +72,11 @@ class Predictor:
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
+        self._run = on_runtime(self.network, runtime, self.device)
         self.windows = windows or self._windows()
         self.largest_component = largest_component
         self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
-        self._trials: dict[int, tuple[int, int]] = {}
+        self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self.sliding(None)
 
@@ -114,9 +121,15 @@ class Predictor:
             named[values[0]] = f"{name} without {inner}" if len(values) > 1 else name
         return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
 
+    @property
+    def runtime(self) -> str:
+        """What runs the next window: `torch`, `onnx` or `openvino`."""
+        return self._run.runtime if isinstance(self._run, CompiledNetwork) else "torch"
+
     def memory(self, volume: Volume) -> MemoryBound:
         """Return how much memory `segment` holds at most, without running it."""
         scan = self.scan(volume)
+        self._expect(scan)
         classes, activations = self._trial(scan.channels)
         return memory_bound(
             self.sliding(None),
@@ -140,10 +153,11 @@ class Predictor:
     def sliding(self, progress: Progress | None) -> SlidingWindow:
         """Return the sliding window that `segment` runs."""
         activation: Activation = "sigmoid" if self.card.regions else "softmax"
-        return SlidingWindow(self.network, self.windows, activation=activation, progress=progress, **self._options)
+        return SlidingWindow(self._run, self.windows, activation=activation, progress=progress, **self._options)
 
     def _segment(self, volume: Volume, grid: Grid, progress: Progress | None) -> Volume:
         scan, sliding = self.scan(volume, grid), self.sliding(progress)
+        self._expect(scan)
         axis = sliding.axis(scan.shape)
         restorer = Restorer(volume, scan, axis, self.card.regions)
 
@@ -165,15 +179,22 @@ class Predictor:
         x, y, z = self.recipe.patch_size
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
+    def _expect(self, scan: Scan) -> None:
+        if isinstance(self._run, CompiledNetwork):
+            self._run.expect(self.sliding(None).count(scan.shape) * prod(self.windows.size))
+
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return output channels and bytes of one forward pass of a full batch, from running it once."""
-        if channels not in self._trials:
-            size: Triple = self.windows.size
+        size: Triple = self.windows.size
+        if (channels, self.runtime) not in self._trials:
             sliding = self.sliding(None)
             before = resident_bytes()
-            self._trials[channels] = activation_bytes(sliding.forward, (sliding.batch, channels, *size), self.device)
+            if isinstance(self._run, CompiledNetwork):
+                self._run.compiled((channels, *size))  # what a runtime holds from now on counts as program
+            shape = (sliding.batch, channels, *size)
+            self._trials[channels, self.runtime] = activation_bytes(sliding.forward, shape, self.device)
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
-        return self._trials[channels]
+        return self._trials[channels, self.runtime]
 
 
 def _fits_float32(data: NDArray[Any]) -> bool:

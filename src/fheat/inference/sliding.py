@@ -8,14 +8,13 @@ cross-section of the volume, not its length, and the order of summation depends 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations, product
-from math import prod
+from itertools import chain, combinations
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fheat.inference.windows import Triple, Weights, Windows, starts, window_weights
+from fheat.inference.windows import Triple, Weights, Windows, window_weights
 
 Planes = Callable[[int, int], Tensor]
 """Gives the planes `start` to `stop` of an image along the streamed axis, shape (C, X, Y, Z) with that axis cut."""
@@ -23,6 +22,7 @@ Progress = Callable[[int, int], None]
 Activation = Literal["softmax", "sigmoid", "none"]
 _AXES = (2, 3, 4)
 TOGETHER = 8  # planes read or handed on at a time
+_NO_WEIGHT = 1e-30  # of a voxel without window: all its averages are 0, which is background
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
 
 
@@ -80,8 +80,7 @@ class SlidingWindow:
 
     def count(self, shape: Triple) -> int:
         """Return the number of windows that cover a volume."""
-        axes = zip(shape, self.windows.size, self.windows.stride, strict=True)
-        return prod(len(starts(length, size, stride)) for length, size, stride in axes)
+        return len(self.windows.corners(shape))
 
     @torch.no_grad()
     def stream(self, planes: Planes, shape: Triple, channels: int) -> Iterator[tuple[int, Tensor]]:
@@ -94,10 +93,10 @@ class SlidingWindow:
         before = [(long - short) // 2 for long, short in zip(padded, shape, strict=True)]
         inner = [slice(None), *(slice(lead, lead + length) for lead, length in zip(before, shape, strict=True))]
         slab = _Slab(axis, list(padded), self.depth(shape))
-        places = [
-            starts(length, window, stride)
-            for length, window, stride in zip(padded, size, self.windows.stride, strict=True)
-        ]
+        visits: dict[int, list[Triple]] = {}
+        for corner in self.windows.corners(padded):
+            visits.setdefault(corner[axis], []).append(corner)
+        total = sum(map(len, visits.values()))
         lead, end = before[axis], before[axis] + shape[axis]
 
         def finished(stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -106,7 +105,7 @@ class SlidingWindow:
                 inner[axis + 1] = slice(first - slab.offset, last - slab.offset)
                 yield first - lead, slab.averages(tuple(inner))
 
-        for first in places[axis]:
+        for first in sorted(visits):
             if first + size[axis] > slab.offset + slab.depth:
                 yield from finished(first)
                 slab.advance(first)
@@ -115,8 +114,8 @@ class SlidingWindow:
                 inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
-            corners = [places[other] if other != axis else [first - slab.offset] for other in range(3)]
-            self._visit(slab, [_triple(corner) for corner in product(*corners)], self.count(shape))
+            here = [_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]) for at in visits[first]]
+            self._visit(slab, here, total)
         yield from finished(padded[axis])
 
     def _visit(self, slab: "_Slab", corners: list[Triple], total: int) -> None:
@@ -180,7 +179,7 @@ class _Slab:
         self.weights[:, *box] += weight
 
     def averages(self, place: tuple[slice, ...]) -> Tensor:
-        return self.sums[place].div_(self.weights[place])
+        return self.sums[place].div_(self.weights[place].clamp(min=_NO_WEIGHT))
 
     def advance(self, first: int) -> None:
         """Forget the planes before `first`."""

@@ -1,0 +1,171 @@
+"""Time one scan on a CPU through every runtime, beside its peers: `python benchmarks/scan.py --data LA`.
+
+All in one process and in turns, medians; only ratios are claimed. Windows of 112x112x80 in batches of four, one scan of
+192x142x88 with strides 18/18/4 (54 windows); the network is the zoo's la-4 with its closed gates retired. `torch` is
+that network as it is. SegResNet-16 is too slow for whole scans here: its time is that of its windows.
+
+- window_ms: one window, by runtime and network;
+- scan_s: `Predictor.segment`, after the first call has compiled;
+- transform: what the one open gate of dec1 takes of a window: open minus closed, and timed by itself;
+- agreement: Dice between masks of the validation scans, if --data names LA in the nnU-Net layout with its splits.json.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from monai.networks.nets import SegResNet
+from record import arguments, interleaved, machine
+from torch import Tensor, nn
+
+from fheat import Predictor, create_model, load, retire
+from fheat.inference.openvino_runtime import build
+from fheat.inference.runtimes import CompiledNetwork
+from fheat.inference.windows import PRESETS
+from fheat.io import read_nifti
+from fheat.models.compilable import compilable
+from fheat.ops.gates import gates_of
+
+SHAPE, SIZE, BATCH = (192, 142, 88), PRESETS["la"].size, 4
+Run = Callable[[Tensor], Tensor]
+
+
+def zoo_network(open_gates: tuple[str, ...] | None = None) -> nn.Module:
+    """Return la-4, with only these gates open if they are given, retired."""
+    model = load("la-4")
+    for site, gate in gates_of(model).items():
+        if open_gates is not None and site not in open_gates and not gate.retired:
+            gate.set_strength(0.0)
+    return retire(model).eval()
+
+
+def bf16(network: nn.Module) -> Run:
+    run = build(compilable(network), torch.zeros(1, 1, *SIZE), precision="bf16")
+    return lambda x: torch.cat([run(window) for window in x.split(1)])
+
+
+def per_window(runs: dict[str, Run], rounds: int, batch: int = BATCH) -> dict[str, float]:
+    x = torch.randn(batch, 1, *SIZE)
+    times = interleaved({name: (lambda run=run: run(x)) for name, run in runs.items()}, rounds, "cpu")
+    return {name: round(milliseconds / batch, 2) for name, milliseconds in times.items()}
+
+
+def windows(network: nn.Module, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return milliseconds per window, and seconds until each runtime has compiled."""
+    light, segres = create_model("light_unetr").eval(), SegResNet(3, 16, 1, 2).eval()
+    runs: dict[str, Run] = {"torch": network, "light_unetr": light}
+    setup = {}
+    for name in ("onnx", "openvino"):
+        begin = time.perf_counter()
+        runs[name] = CompiledNetwork(network, name)
+        runs[name](torch.zeros(1, 1, *SIZE))
+        setup[name] = round(time.perf_counter() - begin, 1)
+    runs["openvino bf16"] = bf16(network)
+    times = per_window(runs, rounds)
+    slow = per_window({"torch": network, "segresnet_16": segres}, 2, batch=1)
+    # Against torch in the same turns, so that both stand on one scale.
+    times["segresnet_16"] = round(slow["segresnet_16"] / slow["torch"] * times["torch"], 1)
+    return times, setup
+
+
+def scans(network: nn.Module, rounds: int) -> dict[str, float]:
+    la, scan = PRESETS["la"], np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    predictors = {
+        "torch": Predictor(network, windows=la, runtime="torch"),
+        "auto": Predictor(network, windows=la),
+        "auto, fast windows": Predictor(network, windows=la.fast(), runtime="openvino"),
+        "light_unetr": Predictor(create_model("light_unetr").eval(), windows=la, runtime="torch"),
+    }
+    runs = {name: (lambda one=one: one.segment(scan)) for name, one in predictors.items()}
+    times = interleaved(runs, rounds, "cpu")
+    assert predictors["auto"].runtime == "openvino"
+    return {name: round(milliseconds / 1e3, 3) for name, milliseconds in times.items()}
+
+
+def transform_share(rounds: int) -> dict[str, dict[str, float]]:
+    opened, closed = zoo_network(("dec1",)), zoo_network(())
+    gate = gates_of(opened)["dec1"]
+    features = torch.randn(BATCH, 24, 28, 28, 20)
+    times = per_window(
+        {
+            "torch open": opened,
+            "torch closed": closed,
+            "openvino open": CompiledNetwork(opened, "openvino"),
+            "openvino closed": CompiledNetwork(closed, "openvino"),
+            "torch alone": lambda x: gate(gate(features)),  # a stage of one light block applies it twice
+        },
+        rounds,
+    )
+    alone = times.pop("torch alone")
+    share = {name: round(1 - times[f"{name} closed"] / times[f"{name} open"], 3) for name in ("torch", "openvino")}
+    return {"window_ms": times, "share": {**share, "torch, by itself": round(alone / times["torch open"], 3)}}
+
+
+def dice(first: np.ndarray, second: np.ndarray) -> float:
+    return float(2 * np.logical_and(first, second).sum() / max(first.sum() + second.sum(), 1))
+
+
+def agreement(network: nn.Module, data: Path) -> dict[str, object]:
+    """Return Dice of the masks of every other way with those of torch and the dense windows."""
+    dense, auto, half, fast = (Predictor("la-4", runtime=name) for name in ("torch", "openvino", "torch", "openvino"))
+    half._run = bf16(network)
+    fast.windows, fast._run = fast.windows.fast(), auto._run
+    found: dict[str, list[float]] = {"openvino": [], "openvino bf16": [], "fast windows": []}
+    shares, unseen = [], []
+    for case in json.loads((data / "splits.json").read_text())["validation"]:
+        volume = read_nifti(data / "imagesTr" / f"{case}_0000.nii.gz")
+        shape = dense.scan(volume).shape
+        expected = dense.segment(volume).data
+        for name, predictor in zip(found, (auto, half, fast), strict=True):
+            found[name].append(dice(predictor.segment(volume).data, expected))
+        shares.append(fast.sliding(None).count(shape) / dense.sliding(None).count(shape))
+        unseen.append(fast.windows.unseen(shape))
+        print(case, {name: round(values[-1], 4) for name, values in found.items()}, flush=True)
+    rows = {name: {"mean": statistics.mean(v), "least": min(v), "n": len(v)} for name, v in found.items()}
+    return {
+        "with": "torch, strides 18/18/4, the 8 validation scans of LA, la-4",
+        "dice": {name: {key: round(value, 5) for key, value in row.items()} for name, row in rows.items()},
+        "fast windows": {"share of the windows": round(statistics.mean(shares), 3), "most unseen": max(unseen)},
+    }
+
+
+def main() -> None:
+    options = arguments(__doc__, "scan", rounds=9, data="LA in the nnU-Net layout, with splits.json")
+    torch.manual_seed(0)
+    network = zoo_network()
+    count, fast = (len(one.corners(SHAPE)) for one in (PRESETS["la"], PRESETS["la"].fast()))
+    result: dict[str, object] = {
+        "command": "python benchmarks/scan.py --data LA",
+        "unit": "medians of interleaved runs; only ratios are claimed",
+        "seed": 0,
+        "rounds": options.rounds,
+        "machine": {**machine(), **{name: version(name) for name in ("onnx", "onnxruntime", "openvino")}},
+        "scan": {"shape": SHAPE, "voxels": prod(SHAPE), "windows": count, "fast_windows": fast},
+    }
+
+    def keep(**more: object) -> None:
+        print(more, flush=True)
+        result.update(more)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    with torch.inference_mode():
+        window_ms, setup = windows(network, options.rounds)
+        keep(window_ms=window_ms, setup_s=setup)
+        keep(transform=transform_share(2 * options.rounds))
+    scan_s = scans(network, max(options.rounds // 3, 1))
+    scan_s["segresnet_16, from its windows"] = round(count * window_ms["segresnet_16"] / 1e3, 1)
+    ratios = {f"to {name}": round(scan_s["auto"] / took, 4) for name, took in scan_s.items() if "auto" not in name}
+    ratios["fast windows to auto"] = round(scan_s["auto, fast windows"] / scan_s["auto"], 4)
+    keep(scan_s=scan_s, ratios_of_auto=ratios)
+    if options.data is not None:
+        keep(agreement=agreement(network, options.data))
+
+
+if __name__ == "__main__":
+    main()

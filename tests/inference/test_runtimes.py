@@ -1,0 +1,205 @@
+"""CPU runtimes: the same numbers as torch, a remedy where a package is missing, and torch where nothing else works."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fheat import BadInput, FractionalHeat, Predictor, create_model, retire
+from fheat.inference import runtimes
+from fheat.inference.runtimes import FASTEST, CompiledNetwork, on_runtime
+from fheat.inference.windows import Windows
+from fheat.io import Volume
+from fheat.models.compilable import compilable
+from fheat.nn.fheat import FHEAT
+from fheat.nn.norm import one_group
+from fheat.ops.gates import gates_of
+from fheat.ops.rational import Rational
+
+CPU = torch.device("cpu")
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "scan-cpu.json"
+
+
+def network(open_gates=("dec1",), seed=0, **options):
+    """Return a retired network with random norms and coefficients, its gates closed but for those named."""
+    torch.manual_seed(seed)
+    model = create_model("fheat_seg", patch_size=(32, 32, 32), **options).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "denominator" in name or "position" in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    for site, gate in gates_of(model).items():
+        gate.set_strength(0.6 if site in open_gates else 0.0)
+    return retire(model)
+
+
+@pytest.mark.parametrize("grid", [(32, 32, 32), (33, 47, 38)])
+@pytest.mark.parametrize("name", ["fheat_seg", "light_unetr", "fheat_seg_l"])
+@torch.no_grad()
+def test_the_compilable_form_computes_the_same(name, grid):
+    torch.manual_seed(0)
+    model = create_model(name, patch_size=(32, 32, 32)).eval()
+    x = torch.randn(2, 1, *grid)
+    expected = model(x)
+    assert (compilable(model)(x) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@torch.no_grad()
+def test_parts_in_their_compilable_form(dims):
+    x = torch.randn(2, 16, *(7, 6, 5)[:dims])
+    gate, activation = FractionalHeat(dims=dims, initial_strength=0.7), Rational(16)
+    activation.denominator.data += torch.randn_like(activation.denominator)
+    assert (compilable(gate)(x) - gate(x)).abs().max() < 1e-5
+    assert (compilable(activation)(x) - activation(x)).abs().max() < 1e-5
+    assert torch.equal(compilable(FractionalHeat(dims=dims, initial_strength=0.0))(x), x)
+
+
+@torch.no_grad()
+def test_only_what_is_known_is_rewritten():
+    heard = FHEAT(8)
+    heard.project.register_forward_hook(lambda module, args, output: 2 * output)
+    overlapping = nn.ConvTranspose3d(4, 2, 3, stride=2)
+    strided = nn.ConvTranspose3d(4, 2, (2, 1, 3), stride=(2, 1, 3), bias=False)
+    x, gate = torch.randn(1, 8, 6, 5, 4), FractionalHeat(initial_strength=0.5)
+    assert (compilable(heard)(x, gate) - heard(x, gate)).abs().max() < 1e-5
+    for conv in (overlapping, strided):
+        assert (compilable(conv)(x[:, :4]) - conv(x[:, :4])).abs().max() < 1e-5
+    assert type(compilable(overlapping)) is nn.ConvTranspose3d
+    assert type(compilable(strided)) is not nn.ConvTranspose3d
+
+
+class Parts(nn.Module):
+    """One of each kind of part that is rewritten; odd grids, two channels in, three out."""
+
+    def __init__(self, channels=8):
+        super().__init__()
+        self.stem, self.norm = nn.Conv3d(2, channels, 2, stride=2), one_group(channels)
+        self.gate = FractionalHeat(initial_strength=0.6)
+        self.fheat, self.activation = FHEAT(channels), Rational(channels)
+        self.head = nn.ConvTranspose3d(channels, 3, 2, stride=2)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x))
+        return self.head(self.activation(x + self.fheat(x, self.gate)))
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnx"])
+@pytest.mark.parametrize("grid", [(14, 10, 6), (22, 18, 26)])
+@torch.no_grad()
+def test_parts_equal_torch(runtime, grid):
+    pytest.importorskip("openvino" if runtime == "openvino" else "onnxruntime")
+    torch.manual_seed(0)
+    model = Parts().eval()
+    run = on_runtime(model, runtime, CPU)
+    x = torch.randn(3, 2, *grid)
+    found, expected = run(x), model(x)
+    assert found.dtype == torch.float32
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 1e-4
+    assert torch.equal(run(x), found)
+    assert (run(x[:1]) - expected[:1]).abs().max() < 1e-4
+    assert len(run._runs) == 1
+
+
+def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
+    pytest.importorskip("openvino")
+    model = network(("enc1", "dec1"), out_channels=3)
+    data = np.random.default_rng(0).normal(size=(50, 40, 36)).astype(np.float32)
+    windows = Windows((33, 32, 35), (16, 16, 16))
+    plain, compiled = (Predictor(model, windows=windows, runtime=name) for name in ("torch", "openvino"))
+    assert (plain.runtime, compiled.runtime) == ("torch", "openvino")
+    expected, found = (one.sliding(None)(torch.from_numpy(data)[None]) for one in (plain, compiled))
+    assert (found - expected).abs().max() < 1e-4
+    mask = plain.segment(data)
+    assert len(np.unique(mask)) > 1
+    assert (mask == compiled.segment(data)).mean() > 0.999
+    bound = compiled.memory(Volume(data, np.eye(4)))
+    assert bound.windows >= 2 * 4 * 4 * 3 * 33 * 32 * 35  # output and probabilities of four windows
+
+
+def test_auto_is_what_was_measured_to_be_fastest():
+    rows = json.loads(RESULT.read_text())["window_ms"]
+    times = {name: rows[name] for name in ("torch", "onnx", "openvino")}
+    assert min(times, key=times.get) == FASTEST
+
+
+def test_auto_without_the_package_is_torch(monkeypatch):
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: None)
+    model = network()
+    assert on_runtime(model, "auto", CPU) is model
+    assert Predictor(model).runtime == "torch"
+    for runtime, package in (("onnx", "onnx"), ("openvino", "openvino")):
+        with pytest.raises(BadInput, match=rf'{runtime}: needs the package {package}; pip install "fheat\[export\]"'):
+            Predictor(model, runtime=runtime)
+
+
+def test_only_processors():
+    model = network()
+    assert on_runtime(model, "auto", torch.device("cuda")) is model
+    with pytest.raises(ValueError, match="runs on the CPU"):
+        on_runtime(model, "openvino", torch.device("cuda"))
+    with pytest.raises(ValueError, match="runtime='tensorrt' is unknown: use one of auto, torch, onnx, openvino"):
+        Predictor(model, runtime="tensorrt")
+
+
+def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
+    pytest.importorskip("openvino")
+    model = Parts().eval()
+    predictor = Predictor(model, windows=Windows((10, 10, 10), (5, 5, 5)))
+    data = np.zeros((20, 20, 20, 2), dtype=np.float32)
+    monkeypatch.setattr(runtimes, "WORTH", 60_000)
+    assert predictor.runtime == "torch"
+    predictor.segment(data)  # 27 windows of 1000 voxels
+    assert predictor.runtime == "torch"
+    assert not predictor._run._runs
+    predictor.segment(data)
+    assert predictor.runtime == "torch"
+    predictor.memory(Volume(data, np.eye(4)))  # these would pass it
+    assert predictor.runtime == "openvino"
+    predictor.segment(data)
+    assert predictor.runtime == "openvino"
+    assert list(predictor._run._runs) == [(2, 10, 10, 10)]
+
+
+class Unexportable(nn.Module):
+    """Leaves torch in its forward, in a way no exporter follows."""
+
+    def forward(self, x):
+        return torch.from_numpy(np.stack([x.numpy()[:, 0], np.sort(x.numpy()[:, 0], axis=-1)], axis=1))
+
+
+@torch.no_grad()
+def test_a_network_that_cannot_be_compiled_runs_in_torch(monkeypatch):
+    monkeypatch.setattr(runtimes, "WORTH", 0)
+    pytest.importorskip("openvino")
+    x = torch.randn(2, 1, 8, 8, 8)
+    automatic = CompiledNetwork(Unexportable(), "openvino", automatic=True)
+    with pytest.warns(UserWarning, match="openvino cannot run this network .*: torch runs it") as said:
+        found = automatic(x)
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+    assert torch.equal(found, Unexportable()(x))
+    assert automatic.runtime == "torch"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        automatic(x)
+    with pytest.raises(BadInput, match=r"openvino: cannot run this network .*; use the runtime torch"):
+        CompiledNetwork(Unexportable(), "openvino")(x)
+
+
+@torch.no_grad()
+def test_a_wrong_result_is_never_used(monkeypatch):
+    """Whatever a runtime makes of the network, it is compared with torch first."""
+    from fheat.inference import openvino_runtime
+
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: 1.01 * module(x))
+    model = network()
+    with pytest.raises(BadInput, match=r"off by 0\.01 of the largest value"):
+        CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: module(x) * torch.nan)
+    with pytest.raises(BadInput, match="off by nan"):
+        CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
