@@ -26,6 +26,7 @@ from fheat.errors import BadInput
 from fheat.files import write_file
 from fheat.inference.memory import machine_bytes
 from fheat.inference.predictor import Predictor
+from fheat.inference.replay import Precision
 from fheat.inference.runtimes import Runtime
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.io.dicom import Series, read_dicom
@@ -67,14 +68,16 @@ class Predict:
     """Voxels between windows per axis: smaller is slower and smoother."""
     weights: Weights = "constant"
     """Count all voxels of a window alike, or those in its centre more."""
-    batch: int = 4
-    """Windows per forward pass."""
+    batch: int | None = None
+    """Windows per forward pass; by default 4, on a GPU 16."""
     flips: bool = False
     """Average over the eight mirror images of each window; eight times slower."""
     largest_component: bool = False
     """Keep only the largest connected component of each class."""
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
+    precision: Precision = "auto"
+    """On a GPU; auto is bfloat16 where it keeps the classes of the first windows, else float32."""
     runtime: Runtime = "auto"
     """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""
@@ -168,6 +171,7 @@ def _predictor(options: Predict) -> Predictor:
             largest_component=options.largest_component,
             device=options.device,
             runtime=options.runtime,
+            precision=options.precision,
         )
         if options.stride is not None:
             predictor.windows = Windows(predictor.windows.size, options.stride)
@@ -256,6 +260,7 @@ def _segment(case: Case, predictor: Predictor, options: Predict) -> dict[str, An
         "windows": windows,
         "unseen": round(unseen, 4),
         "runtime": predictor.runtime,
+        "precision": predictor.precision,
         "memory_bound_bytes": bound.total,
         "memory_parts_bytes": asdict(bound),
         "seconds": round(time.perf_counter() - begin, 3),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fheat.allocation.retire import retire
 from fheat.inference.components import keep_largest
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
+from fheat.inference.replay import Precision, Replay
 from fheat.inference.restore import Restorer
 from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
 from fheat.inference.scan import Grid, Scan
@@ -36,12 +37,14 @@ class Predictor:
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
             `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
-        batch: windows per forward pass.
+        batch: windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.
         largest_component: keep only the largest 26-connected component of each class.
         device: `cuda` where there is one, else `cpu`.
         runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
+        precision: on a GPU, `float32`, `bfloat16`, or `auto`: the latter where it keeps the classes of the first
+            windows, see `Replay`.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -56,11 +59,12 @@ class Predictor:
         card: Card | None = None,
         windows: Windows | None = None,
         weights: Weights = "constant",
-        batch: int = 4,
+        batch: int | None = None,
         flips: bool = False,
         largest_component: bool = False,
         device: str | torch.device | None = None,
         runtime: Runtime = "auto",
+        precision: Precision = "auto",
     ) -> None:
         network = load(model) if isinstance(model, str | Path) else model
         own = getattr(network, "card", None)
@@ -72,9 +76,10 @@ class Predictor:
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
-        self._run = on_runtime(self.network, runtime, self.device)
+        self._run = on_runtime(self.network, runtime, self.device, precision)
         self.windows = windows or self._windows()
         self.largest_component = largest_component
+        batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
         self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
@@ -125,6 +130,11 @@ class Predictor:
     def runtime(self) -> str:
         """What runs the next window: `torch`, `onnx` or `openvino`."""
         return self._run.runtime if isinstance(self._run, CompiledNetwork) else "torch"
+
+    @property
+    def precision(self) -> str:
+        """Of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
+        return self._run.precision if isinstance(self._run, Replay) else "float32"
 
     def memory(self, volume: Volume) -> MemoryBound:
         """Return how much memory `segment` holds at most, without running it."""

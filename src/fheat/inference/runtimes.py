@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fheat.errors import BadInput
+from fheat.inference.replay import Precision, Replay
 from fheat.models.compilable import compilable
 
 Runtime = Literal["auto", "torch", "onnx", "openvino"]
@@ -56,7 +57,7 @@ class CompiledNetwork:
         self._done, self._coming = self._done + voxels, max(self._coming - voxels, 0)
         run = self.compiled(tuple(x.shape[1:]))
         if run is self.network:
-            return run(x)
+            return cast(Tensor, run(x))
         return torch.cat([run(window) for window in x.float().contiguous().unsqueeze(1)])
 
     @torch.no_grad()
@@ -88,10 +89,19 @@ class CompiledNetwork:
         return run
 
 
-def on_runtime(network: nn.Module, runtime: Runtime, device: torch.device) -> nn.Module | CompiledNetwork:
-    """Return what runs the network: itself, or compiled. `auto` compiles where that was measured to be faster."""
+def on_runtime(
+    network: nn.Module, runtime: Runtime, device: torch.device, precision: Precision = "auto"
+) -> nn.Module | CompiledNetwork | Replay:
+    """Return what runs the network: itself, or compiled. `auto` compiles where that was measured to be faster.
+
+    On a GPU its launches are replayed, in half precision where that keeps the classes; see `Replay`.
+    """
     if runtime not in get_args(Runtime):
         raise ValueError(f"runtime={runtime!r} is unknown: use one of {', '.join(get_args(Runtime))}")
+    if device.type == "cuda" and runtime in ("auto", "torch"):
+        return Replay(network, precision)
+    if precision == "bfloat16":
+        raise ValueError(f"precision 'bfloat16' is for GPUs: use float32 on {device}")
     if runtime == "auto":
         usable = device.type == "cpu" and not missing_packages(FASTEST)
         return CompiledNetwork(network, FASTEST, automatic=True) if usable else network

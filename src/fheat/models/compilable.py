@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fheat.nn.fheat import FHEAT
 from fheat.nn.norm import OneGroupNorm
+from fheat.nn.patches import PatchTransposed3d
 from fheat.ops.dct import dct_matrix
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
@@ -163,4 +164,5 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     FHEAT: _fheat,
     FractionalHeat: _gate,
     nn.ConvTranspose3d: _spread,
+    PatchTransposed3d: _spread,
 }

@@ -12,7 +12,7 @@ from triton import next_power_of_2
 
 from fheat.ops.kernels.device import losses as device
 
-PROGRAMS = 1024
+PROGRAMS = 8192
 _TILE = 1024
 """Elements of a tile, classes and regions included; a program keeps four of them."""
 
@@ -32,7 +32,7 @@ def read_weak(logits: Tensor, threshold: Tensor, side: int) -> tuple[Tensor, ...
     confidence = torch.empty(threshold.shape, device=logits.device)
     device.read_blocks[samples, confidence[0].numel()](
         logits, threshold.contiguous(), *found, confidence, *grid,
-        K=classes, KP=padded, SIDE=side, LAST=last, BLOCK=_TILE // padded,
+        K=classes, KP=padded, SIDE=side, LAST=last, BLOCK=min(side**3, 4 * _TILE // padded), num_warps=8,
     )  # fmt: skip
     label, accepted, inside, foreground = found
     return label, accepted.view(torch.bool), inside.view(torch.bool), foreground, confidence

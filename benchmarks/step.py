@@ -1,0 +1,91 @@
+"""A hundred CSE iterations by fused kernels and by plain PyTorch, and their speed: `python benchmarks/step.py --data LA`.
+
+LA in the nnU-Net layout with its splits.json, 4 labels, batch 2 + 2, 112x112x80, all runs from the same start with the
+same crops and random numbers. Plain PyTorch in float32 and in bfloat16, captured in a CUDA graph as the fused run is.
+Rounding grows from step to step, so the distance of the two plain runs is the measure for that of the fused one.
+Then iterations per second: plain, fused with all gates open, and fused with all but dec1 closed.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from record import arguments
+
+from fheat.bench.machine import machine
+from fheat.engine.config import TrainConfig
+from fheat.engine.loop import Run
+from fheat.engine.step import Step
+from fheat.ops import kernels
+
+STEPS = 100
+SURVIVOR = "dec1"
+LOGGED = ("total", "supervised", "consistency", "mix")
+
+
+def begin(data: Path, precision: str, device: str) -> Step:
+    config = TrainConfig(data=str(data), labelled=4, precision=precision)
+    with tempfile.TemporaryDirectory() as folder:
+        return Run(config, Path(folder) / "run", device=device).step
+
+
+def advance(step: Step, count: int) -> float:
+    """Return iterations per second."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return count / (time.perf_counter() - start)
+
+
+def losses(step: Step) -> dict[str, list[float]]:
+    advance(step, STEPS)
+    rows = step.history[:STEPS].double().cpu()
+    return {name: [round(value, 6) for value in rows[:, step.columns.index(name)].tolist()] for name in LOGGED}
+
+
+def distance(first: dict[str, list[float]], second: dict[str, list[float]]) -> dict[str, float]:
+    """Return how far the total losses are apart, over the larger: in the first ten steps, at most, and on average."""
+    apart = [abs(a - b) / max(a, b) for a, b in zip(first["total"], second["total"], strict=True)]
+    return {"first_ten": max(apart[:10]), "largest": max(apart), "mean": sum(apart) / len(apart)}
+
+
+def main() -> None:
+    options = arguments(__doc__, "step", rounds=200, data="LA with its splits.json")
+    found, speed = {}, {}
+    with kernels.use("never"):
+        found["plain float32"] = losses(begin(options.data, "fp32", options.device))
+        step = begin(options.data, "bf16", options.device)
+        found["plain bfloat16"] = losses(step)
+        speed["plain"] = advance(step, options.rounds // 4)
+    step = begin(options.data, "bf16", options.device)
+    found["fused bfloat16"] = losses(step)
+    speed["fused, all gates open"] = advance(step, options.rounds // 2)
+    for site, gate in step.gates.items():
+        if site != SURVIVOR:
+            gate.delta.data.fill_(-0.05)
+    for _ in range(2):
+        step._let_closed_gates_sleep()
+    advance(step, 10)
+    speed[f"fused, {SURVIVOR} open"] = advance(step, options.rounds)
+    result = {
+        "command": "python benchmarks/step.py --data LA --device cuda",
+        "machine": machine(options.device),
+        "seed": 0,
+        "per_second": speed,
+        "distance": {
+            "plain bfloat16 from plain float32": distance(found["plain bfloat16"], found["plain float32"]),
+            "fused bfloat16 from plain float32": distance(found["fused bfloat16"], found["plain float32"]),
+            "fused bfloat16 from plain bfloat16": distance(found["fused bfloat16"], found["plain bfloat16"]),
+        },
+        "losses": found,
+    }
+    print(json.dumps({name: result[name] for name in ("per_second", "distance")}, indent=1))
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
