@@ -46,6 +46,8 @@ def device_for(group: Group, name: str | None) -> torch.device:
     if device.type != "cuda":
         return device
     if group.size == 1:
+        if device.index is None:  # which `set_device` does not take
+            return torch.device("cuda", torch.cuda.current_device())
         torch.cuda.set_device(device)  # streams, graphs and kernels start on the current one
         return device
     local, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
