@@ -56,7 +56,8 @@ class CompiledNetwork:
         self._done, self._coming = self._done + voxels, max(self._coming - voxels, 0)
         run = self.compiled(tuple(x.shape[1:]))
         if run is self.network:
-            return run(x)
+            whole: Tensor = run(x)
+            return whole
         return torch.cat([run(window) for window in x.float().contiguous().unsqueeze(1)])
 
     @torch.no_grad()
