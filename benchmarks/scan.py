@@ -21,10 +21,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from monai.networks.nets import SegResNet
-from record import arguments, interleaved, machine
+from record import arguments
 from torch import Tensor, nn
 
 from fheat import Predictor, create_model, load, retire
+from fheat.bench.machine import machine
+from fheat.bench.timing import interleaved
 from fheat.inference.openvino_runtime import build
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS

@@ -135,6 +135,17 @@ def test_inference_page_names_the_measured_memory_and_growth():
     assert f"grows with voxels to the power {stored['exponent_of_time_over_voxels']:.2f}" in text.replace("\n", " ")
 
 
+def test_inference_page_names_the_measured_agreement_of_masks():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "scan-cpu.json").read_text())["agreement"]
+    openvino, fast = stored["dice"]["openvino"], stored["dice"]["fast windows"]
+    assert openvino["least"] >= 0.999
+    assert fast["mean"] >= 0.99
+    text = (ROOT / "docs" / "inference.md").read_text().replace("\n", " ")
+    assert f"mean Dice of {openvino['mean']:.4f} with those of torch" in text
+    share = 100 * stored["fast windows"]["share of the windows"]
+    assert f"{share:.0f} % of the windows, {fast['mean']:.4f} (least {fast['least']:.4f})" in text
+
+
 def test_operator_page_names_the_measured_crossovers():
     text = (ROOT / "docs" / "operator.md").read_text()
     (cpu_split, cpu_fft), (cuda_split, cuda_fft) = CROSSOVERS["cpu"], CROSSOVERS["cuda"]
