@@ -27,14 +27,13 @@ from torch import Tensor, nn
 from fheat import Predictor, create_model, load, retire
 from fheat.bench.machine import machine
 from fheat.bench.timing import interleaved
-from fheat.inference.openvino_runtime import build
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
-from fheat.models.compilable import compilable
 from fheat.ops.gates import gates_of
 
 SHAPE, SIZE, BATCH = (192, 142, 88), PRESETS["la"].size, 4
+RUNTIMES = ("torch", "openvino", "openvino bfloat16")
 Run = Callable[[Tensor], Tensor]
 
 
@@ -45,11 +44,6 @@ def zoo_network(open_gates: tuple[str, ...] | None = None) -> nn.Module:
         if open_gates is not None and site not in open_gates and not gate.retired:
             gate.set_strength(0.0)
     return retire(model).eval()
-
-
-def bf16(network: nn.Module) -> Run:
-    run = build(compilable(network), torch.zeros(1, 1, *SIZE), precision="bf16")
-    return lambda x: torch.cat([run(window) for window in x.split(1)])
 
 
 def per_window(runs: dict[str, Run], rounds: int, batch: int = BATCH) -> dict[str, float]:
@@ -65,10 +59,10 @@ def windows(network: nn.Module, rounds: int) -> tuple[dict[str, float], dict[str
     setup = {}
     for name in ("onnx", "openvino"):
         begin = time.perf_counter()
-        runs[name] = CompiledNetwork(network, name)
+        runs[name] = CompiledNetwork(network, name, precision="float32")
         runs[name](torch.zeros(1, 1, *SIZE))
         setup[name] = round(time.perf_counter() - begin, 1)
-    runs["openvino bf16"] = bf16(network)
+    runs["openvino bfloat16"] = CompiledNetwork(network, "openvino", precision="bfloat16")
     times = per_window(runs, rounds)
     slow = per_window({"torch": network, "segresnet_16": segres}, 2, batch=1)
     # Against torch in the same turns, so that both stand on one scale.
@@ -98,14 +92,16 @@ def transform_share(rounds: int) -> dict[str, dict[str, float]]:
         {
             "torch open": opened,
             "torch closed": closed,
-            "openvino open": CompiledNetwork(opened, "openvino"),
-            "openvino closed": CompiledNetwork(closed, "openvino"),
+            "openvino open": CompiledNetwork(opened, "openvino", precision="float32"),
+            "openvino closed": CompiledNetwork(closed, "openvino", precision="float32"),
+            "openvino bfloat16 open": CompiledNetwork(opened, "openvino", precision="bfloat16"),
+            "openvino bfloat16 closed": CompiledNetwork(closed, "openvino", precision="bfloat16"),
             "torch alone": lambda x: gate(gate(features)),  # a stage of one light block applies it twice
         },
         rounds,
     )
     alone = times.pop("torch alone")
-    share = {name: round(1 - times[f"{name} closed"] / times[f"{name} open"], 3) for name in ("torch", "openvino")}
+    share = {name: round(1 - times[f"{name} closed"] / times[f"{name} open"], 3) for name in RUNTIMES}
     return {"window_ms": times, "share": {**share, "torch, by itself": round(alone / times["torch open"], 3)}}
 
 
@@ -113,18 +109,18 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
     return float(2 * np.logical_and(first, second).sum() / max(first.sum() + second.sum(), 1))
 
 
-def agreement(network: nn.Module, data: Path) -> dict[str, object]:
+def agreement(data: Path) -> dict[str, object]:
     """Return Dice of the masks of every other way with those of torch and the dense windows."""
-    dense, auto, half, fast = (Predictor("la-4", runtime=name) for name in ("torch", "openvino", "torch", "openvino"))
-    half._run = bf16(network)
-    fast.windows, fast._run = fast.windows.fast(), auto._run
-    found: dict[str, list[float]] = {"openvino": [], "openvino bf16": [], "fast windows": []}
+    dense = Predictor("la-4", runtime="torch")
+    whole, half = (Predictor("la-4", runtime="openvino", precision=name) for name in ("float32", "bfloat16"))
+    fast = Predictor("la-4", runtime="openvino", precision="bfloat16", windows=half.windows.fast())
+    found: dict[str, list[float]] = {"openvino": [], "openvino bfloat16": [], "fast windows, bfloat16": []}
     shares, unseen = [], []
     for case in json.loads((data / "splits.json").read_text())["validation"]:
         volume = read_nifti(data / "imagesTr" / f"{case}_0000.nii.gz")
         shape = dense.scan(volume).shape
         expected = dense.segment(volume).data
-        for name, predictor in zip(found, (auto, half, fast), strict=True):
+        for name, predictor in zip(found, (whole, half, fast), strict=True):
             found[name].append(dice(predictor.segment(volume).data, expected))
         shares.append(fast.sliding(None).count(shape) / dense.sliding(None).count(shape))
         unseen.append(fast.windows.unseen(shape))
@@ -156,17 +152,18 @@ def main() -> None:
         result.update(more)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
+    scan_s = scans(network, max(options.rounds // 2, 1))
+    keep(scan_s=scan_s)
     with torch.inference_mode():
-        window_ms, setup = windows(network, options.rounds)
-        keep(window_ms=window_ms, setup_s=setup)
         keep(transform=transform_share(2 * options.rounds))
-    scan_s = scans(network, max(options.rounds // 3, 1))
+        window_ms, setup = windows(network, options.rounds)  # last: threads of ONNX Runtime go on spinning
+        keep(window_ms=window_ms, setup_s=setup)
     scan_s["segresnet_16, from its windows"] = round(count * window_ms["segresnet_16"] / 1e3, 1)
     ratios = {f"to {name}": round(scan_s["auto"] / took, 4) for name, took in scan_s.items() if "auto" not in name}
     ratios["fast windows to auto"] = round(scan_s["auto, fast windows"] / scan_s["auto"], 4)
     keep(scan_s=scan_s, ratios_of_auto=ratios)
     if options.data is not None:
-        keep(agreement=agreement(network, options.data))
+        keep(agreement=agreement(options.data))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A hundred CSE iterations by fused kernels and by plain PyTorch, and their speed: `python benchmarks/step.py --data LA`.
+"""A hundred CSE iterations, fused and by plain PyTorch, and their speed: `python benchmarks/step.py --data LA`.
 
 LA in the nnU-Net layout with its splits.json, 4 labels, batch 2 + 2, 112x112x80, all runs from the same start with the
 same crops and random numbers. Plain PyTorch in float32 and in bfloat16, captured in a CUDA graph as the fused run is.

@@ -6,6 +6,7 @@ import torch
 
 pytest.importorskip("nibabel")
 from fheat import Card, Predictor, create_model
+from fheat.inference.replay import Replay
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import Volume
@@ -20,7 +21,9 @@ def test_the_mask_is_that_of_the_cpu():
     card = Card(orientation="RAS", spacing=(1.0, 1.2, 0.9), intensity=Intensity(kind="zscore"))
     data = np.random.default_rng(0).normal(100, 20, (70, 60, 50)).astype(np.float32)
     scan = Volume(data, np.diag([-0.8, 1.0, 1.5, 1.0]))
-    here, there = (Predictor(model, card=card, device=device).segment(scan).data for device in ("cpu", "cuda"))
+    here, there = (
+        Predictor(model, card=card, device=device, precision="float32").segment(scan).data for device in ("cpu", "cuda")
+    )
     assert 0 < here.sum() < here.size
     assert (here != there).mean() < 1e-4
 
@@ -33,3 +36,36 @@ def test_windows_average_alike_on_both():
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         there = SlidingWindow(model.cuda(), windows, weights="gaussian", batch=7)(image.cuda())
     assert (here - there.cpu()).abs().max() < 1e-4
+
+
+def test_half_precision_names_the_same_voxels():
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()
+    data = np.random.default_rng(0).normal(size=(70, 60, 50)).astype(np.float32)
+    masks = {name: Predictor(model, device="cuda", precision=name) for name in ("float32", "bfloat16")}
+    whole, half = (one.segment(data) for one in masks.values())
+    assert 0 < whole.sum() < whole.size
+    assert (whole != half).mean() < 0.02
+    assert masks["bfloat16"].precision == "bfloat16"
+
+
+def test_replayed_windows_are_those_of_the_network():
+    model = create_model("fheat_seg", patch_size=(32, 32, 32)).cuda().eval()
+    replay = Replay(model, "float32")
+    with torch.no_grad():
+        for batch in (3, 1, 3):
+            x = torch.randn(batch, 1, 32, 32, 32, device="cuda")
+            assert torch.equal(replay(x), model(x))
+
+
+class AsksTheHost(torch.nn.Module):
+    def forward(self, x):
+        return torch.cat([x, x * float(x.mean())], dim=1)
+
+
+def test_a_network_that_cannot_be_captured_runs_as_it_is():
+    replay, x = Replay(AsksTheHost(), "float32"), torch.randn(1, 1, 8, 8, 8, device="cuda")
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        found = replay(x)
+    assert torch.equal(found, AsksTheHost()(x))
+    assert torch.equal(replay(2 * x), AsksTheHost()(2 * x))

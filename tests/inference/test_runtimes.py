@@ -11,6 +11,7 @@ from torch import nn
 
 from fheat import BadInput, FractionalHeat, Predictor, create_model, retire
 from fheat.inference import runtimes
+from fheat.inference.replay import Replay
 from fheat.inference.runtimes import FASTEST, CompiledNetwork, on_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
@@ -118,7 +119,7 @@ def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
     assert len(np.unique(mask)) > 1
     assert (mask == compiled.segment(data)).mean() > 0.999
     bound = compiled.memory(Volume(data, np.eye(4)))
-    assert bound.windows >= 2 * 4 * 4 * 3 * 33 * 32 * 35  # output and probabilities of four windows
+    assert bound.windows >= 2 * 4 * 3 * 33 * 32 * 35  # output and probabilities of a window
 
 
 def test_auto_is_what_was_measured_to_be_fastest():
@@ -139,11 +140,48 @@ def test_auto_without_the_package_is_torch(monkeypatch):
 
 def test_only_processors():
     model = network()
-    assert on_runtime(model, "auto", torch.device("cuda")) is model
+    on_gpu = on_runtime(model, "auto", torch.device("cuda"))
+    assert isinstance(on_gpu, Replay)
+    assert on_gpu.network is model
     with pytest.raises(ValueError, match="runs on the CPU"):
         on_runtime(model, "openvino", torch.device("cuda"))
     with pytest.raises(ValueError, match="runtime='tensorrt' is unknown: use one of auto, torch, onnx, openvino"):
         Predictor(model, runtime="tensorrt")
+
+
+def test_half_precision_is_for_those_that_have_it():
+    pytest.importorskip("openvino")
+    model, x = network(("dec1",)), torch.randn(1, 1, 32, 32, 32)
+    half = on_runtime(model, "openvino", CPU, "bfloat16")
+    assert half.precision == "bfloat16"
+    expected = model(x)
+    difference = ((half(x) - expected).norm() / expected.norm()).item()
+    assert 1e-6 < difference < 0.05
+    assert on_runtime(model, "openvino", CPU, "auto").precision == "float32"
+    for runtime in ("torch", "onnx"):
+        with pytest.raises(ValueError, match="precision 'bfloat16' is for GPUs and OpenVINO"):
+            on_runtime(model, runtime, CPU, "bfloat16")
+    with pytest.raises(ValueError, match="precision='float16' is unknown: use one of auto, float32, bfloat16"):
+        Replay(model, "float16")
+
+
+class Scaled(nn.Module):
+    """Two classes that a bias keeps apart, or hardly."""
+
+    def __init__(self, apart):
+        super().__init__()
+        self.apart = apart
+
+    def forward(self, x):
+        close = torch.nn.functional.linear(x.movedim(1, -1), torch.ones(1, 1)).movedim(-1, 1)
+        return torch.cat([close + self.apart, x], dim=1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("apart", "keeps"), [(1.0, True), (1e-4, False)])
+def test_half_precision_where_it_keeps_the_classes(apart, keeps):
+    """A product in bfloat16 is off by up to 0.4 %, which changes classes that are nearer than that."""
+    assert Replay(Scaled(apart))._keeps_classes(torch.randn(1, 1, 8, 8, 8)) is keeps
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
@@ -196,10 +234,10 @@ def test_a_wrong_result_is_never_used(monkeypatch):
     """Whatever a runtime makes of the network, it is compared with torch first."""
     from fheat.inference import openvino_runtime
 
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: 1.01 * module(x))
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, precision: lambda x: 1.01 * module(x))
     model = network()
     with pytest.raises(BadInput, match=r"off by 0\.01 of the largest value"):
         CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example: lambda x: module(x) * torch.nan)
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, precision: lambda x: module(x) * torch.nan)
     with pytest.raises(BadInput, match="off by nan"):
         CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))

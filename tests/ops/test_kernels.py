@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.fft import dctn, idctn
 from torch import nn
 
 from fheat.methods import components
@@ -100,6 +101,21 @@ def test_a_stage_and_all_its_gradients(shape, delta):
         assert error(one.grad, other.grad) < 1e-4, name
         if delta is not None and delta < 0 and name.startswith("gate"):
             assert one.grad == 0
+
+
+@pytest.mark.parametrize("grid", [(3, 4, 5), (1, 6, 2), (17, 1, 1), (2, 3, 33), (65, 2, 2)], ids=str)
+def test_the_transform_and_its_inverse(grid):
+    from fheat.ops.kernels import transform
+
+    torch.manual_seed(0)
+    x, multiplier = torch.randn(2, *grid, 5), torch.rand(grid)
+    expected = dctn(x.double().numpy(), axes=(1, 2, 3), norm="ortho")
+    spectrum = transform.forward(x)
+    assert error(spectrum, torch.from_numpy(expected)) < 1e-6
+    back = idctn(expected * multiplier.double().numpy()[..., None], axes=(1, 2, 3), norm="ortho")
+    for closed in (None, torch.tensor(False)):
+        assert error(transform.inverse(spectrum, multiplier, closed, x), torch.from_numpy(back)) < 1e-6
+    assert torch.equal(transform.inverse(spectrum, multiplier, torch.tensor(True), x), x)
 
 
 def test_results_repeat_bit_by_bit():
@@ -214,14 +230,14 @@ from importlib import import_module
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-FLAGS = {"ADD": True, "BIAS": True, "FLIP": True}
-BYTES = ("target", "region", "label", "accepted", "inside", "foreground")
+FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FACTOR": True, "FLAG": True}
+BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16}
-WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at")
+WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "inner")
 done = 0
-for name in ("norm", "mixer", "fheat", "depthwise", "conv", "components", "losses"):
+for name in ("norm", "mixer", "fheat", "depthwise", "transform", "conv", "components", "losses"):
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 1024 if name == "components" else 64}
     for kernel in vars(module).values():
@@ -254,4 +270,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "23", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "24", ran.stderr[-2000:]

@@ -69,7 +69,7 @@ class Predict:
     weights: Weights = "constant"
     """Count all voxels of a window alike, or those in its centre more."""
     batch: int | None = None
-    """Windows per forward pass; by default 4, on a GPU 16."""
+    """Windows per forward pass; by default 4, on a GPU 16, with OpenVINO or ONNX Runtime 1."""
     flips: bool = False
     """Average over the eight mirror images of each window; eight times slower."""
     largest_component: bool = False
@@ -77,7 +77,8 @@ class Predict:
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
     precision: Precision = "auto"
-    """On a GPU; auto is bfloat16 where it keeps the classes of the first windows, else float32."""
+    """On a GPU and with OpenVINO; auto is float32 on a CPU, and on a GPU bfloat16 where it keeps the classes of the
+    first windows."""
     runtime: Runtime = "auto"
     """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""

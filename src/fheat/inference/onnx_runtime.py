@@ -3,12 +3,15 @@
 import logging
 import warnings
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 
-def build(network: nn.Module, example: Tensor) -> Callable[[Tensor], Tensor]:
+def build(
+    network: nn.Module, example: Tensor, *, precision: Literal["float32"] = "float32"
+) -> Callable[[Tensor], Tensor]:
     """Return a session of the network for inputs of the example's shape."""
     import onnxruntime
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def build(
-    network: nn.Module, example: Tensor, *, precision: Literal["f32", "bf16"] = "f32"
+    network: nn.Module, example: Tensor, *, precision: Literal["float32", "bfloat16"] = "float32"
 ) -> Callable[[Tensor], Tensor]:
     """Return the compiled network for inputs of the example's shape."""
     import openvino
@@ -25,7 +25,7 @@ def build(
         model = frontend.convert(frontend.load(decoder))
     model.reshape(list(example.shape))
     options = {
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "NUM_STREAMS": 1,
     }

@@ -37,14 +37,14 @@ class Predictor:
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
             `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
-        batch: windows per forward pass; by default 4, on a GPU 16.
+        batch: windows per forward pass; by default 4, on a GPU 16, with a compiled network 1.
         flips: average over the eight mirror images of each window.
         largest_component: keep only the largest 26-connected component of each class.
         device: `cuda` where there is one, else `cpu`.
         runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
-        precision: on a GPU, `float32`, `bfloat16`, or `auto`: the latter where it keeps the classes of the first
-            windows, see `Replay`.
+        precision: on a GPU and with OpenVINO, `float32` or `bfloat16`. `auto` is float32 on a CPU, and on a GPU
+            bfloat16 where that keeps the classes of the first windows.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -79,8 +79,8 @@ class Predictor:
         self._run = on_runtime(self.network, runtime, self.device, precision)
         self.windows = windows or self._windows()
         self.largest_component = largest_component
-        batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
-        self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
+        usual = 1 if isinstance(self._run, CompiledNetwork) else 16 if self.device.type == "cuda" else 4
+        self._options: dict[str, Any] = {"weights": weights, "batch": usual if batch is None else batch, "flips": flips}
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self.sliding(None)
@@ -134,7 +134,7 @@ class Predictor:
     @property
     def precision(self) -> str:
         """Of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
-        return self._run.precision if isinstance(self._run, Replay) else "float32"
+        return self._run.precision if isinstance(self._run, Replay | CompiledNetwork) else "float32"
 
     def memory(self, volume: Volume) -> MemoryBound:
         """Return how much memory `segment` holds at most, without running it."""

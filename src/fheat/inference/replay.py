@@ -58,8 +58,7 @@ class Replay:
     def _keeps_classes(self, x: Tensor) -> bool:
         half, whole = self._run(x, "bfloat16"), self._run(x, "float32")
         first, second = ((y > 0) if y.shape[1] == 1 else y.argmax(dim=1) for y in (half, whole))
-        changed = first != second
-        return bool(half.isfinite().all()) and float(changed.float().mean()) <= _MOST_CHANGED
+        return bool(half.isfinite().all()) and float((first != second).float().mean()) <= _MOST_CHANGED
 
     def _capture(self, x: Tensor) -> _Graph | None:
         given = x.clone()

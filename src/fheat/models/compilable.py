@@ -17,6 +17,8 @@ from fheat.ops.dct import dct_matrix
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
 
+_FEW = 16
+
 
 def compilable(network: nn.Module) -> nn.Module:
     """Return a copy for inference that computes what any network does, up to rounding.
@@ -46,7 +48,16 @@ class _Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (-1, *[1] * (x.ndim - 2))
-        return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight.view(shape) + self.bias.view(shape)
+        if x.shape[1] < _FEW:  # as one row of memory: compilers have no fast norm for so few channels
+            row = x.movedim(1, -1).flatten(1)
+            row = F.layer_norm(row, row.shape[1:], eps=self.eps)
+            normal = row.reshape(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)
+        else:
+            normal = F.layer_norm(x, x.shape[1:], eps=self.eps)
+        return normal * self.weight.view(shape) + self.bias.view(shape)
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight + self.bias
 
 
 class _Rational(nn.Module):
@@ -69,7 +80,10 @@ class _Rational(nn.Module):
 
 
 class _FHEAT(nn.Module):
-    """FHEAT whose projection is two convolutions: halves of one output would have to be copied apart."""
+    """FHEAT whose projection is two convolutions: halves of one output would have to be copied apart.
+
+    The norm behind an open gate keeps the gate's layout: a compiler that has to change it in between copies twice.
+    """
 
     def __init__(self, fheat: FHEAT) -> None:
         super().__init__()
@@ -78,7 +92,12 @@ class _FHEAT(nn.Module):
 
     def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
         x = self.depthwise(x)
-        mixed: Tensor = self.out(F.silu(self.pointwise(x)) * self.norm(gate(self.value(x))))
+        value = self.value(x)
+        if isinstance(gate, _Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
+            value = self.norm.channels_last(gate.channels_last(value)).movedim(-1, 1)
+        else:
+            value = self.norm(gate(value))
+        mixed: Tensor = self.out(F.silu(self.pointwise(x)) * value)
         return mixed
 
 
@@ -91,6 +110,10 @@ class _Gate(nn.Module):
         self._tables: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.channels_last(x).movedim(-1, -self.gate.dims - 1)
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        """Take (N, C, *grid) and return (N, *grid, C)."""
         dims = self.gate.dims
         x = x.movedim(-dims - 1, -1)
         multiplier, matrices = self._constants(tuple(map(int, x.shape[-dims - 1 : -1])))
@@ -99,7 +122,7 @@ class _Gate(nn.Module):
         x = x * multiplier
         for axis, matrix in zip(range(-dims - 1, -1), matrices, strict=True):
             x = _along(matrix.t(), x, axis)
-        return x.movedim(-1, -dims - 1)
+        return x
 
     def _constants(self, grid: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
         if grid not in self._tables:

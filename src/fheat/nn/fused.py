@@ -21,18 +21,22 @@ _PARTS = (
     ("mixer.1", nn.Conv3d), ("mixer.2", Rational), ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
 )  # fmt: skip
 """Of a block, in the order in which kernels take their weights and biases."""
+MOST_CHANNELS = 128
+"""More would not fit the fast memory that a kernel keeps its products in."""
 
 
 def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
     """Whether the light blocks of a stage are as they were built: kernels read weights and call no inner module.
 
-    Not where somebody has put another module, a parametrisation, a hook or another eps inside, or left out a bias.
+    Not where somebody has put another module, a parametrisation, a hook or another eps inside, or left out a bias, and
+    not where it is too wide.
     """
     return (
         gate.transform == "auto"
         and not _heard(gate)
         and all(
             type(light.depthwise) is nn.Conv3d
+            and light.depthwise.in_channels <= MOST_CHANNELS
             and not any(_heard(module) for module in light.modules())
             and _as_built(light.first)
             and _as_built(light.second)

@@ -127,6 +127,11 @@ def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     return product.reshape(*before, product.shape[1], *after)
 
 
+def table(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
+    """Return `dct_matrix`, or its transpose laid out anew, on the device and in the dtype of `x`, built once."""
+    return _table(x, "transposed" if transposed else "matrix", length)
+
+
 def _table(x: Tensor, name: str, length: int) -> Tensor:
     return constant(_tables, (name, int(length)), x.device, x.dtype)
 
@@ -139,6 +144,8 @@ def _tables(name: str, length: int) -> NDArray[np.float64]:
         return matrix[1::2, : length // 2].copy()
     if name == "matrix":
         return matrix
+    if name == "transposed":
+        return matrix.T.copy()
     angle = np.pi * np.arange(length // 2 + 1) / (2 * length)
     return {"cos": np.cos(angle), "sin": np.sin(angle)}[name]
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops.dct import dct, idct
-from fheat.ops.kernels import depthwise
+from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
 
@@ -62,13 +61,12 @@ class _FHEATHalf(torch.autograd.Function):
         )  # fmt: skip
         t, spectrum = v, None
         if multiplier is not None:
-            spectrum = dct(v, channels_last=True)
-            t = idct(spectrum * multiplier[..., None], channels_last=True)
+            spectrum = transform.forward(v)
+            t = transform.inverse(spectrum, multiplier, closed, v)
             found = pairs(plan, x)
             norm.find_moments[plan.grid](t, found, plan.voxels, plan.span, **shape, SPLITS=splits)
-            if closed is not None:  # both as if there were no gate: another order of the sums would be another last bit
-                t, found = torch.where(closed, v, t), torch.where(closed, moments, found)
-            moments = found
+            # As if there were no gate where it is closed: another order of the sums would be another last bit.
+            moments = found if closed is None else torch.where(closed, moments, found)
         fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, DOT=dot,
@@ -109,10 +107,9 @@ class _FHEATHalf(torch.autograd.Function):
         )  # fmt: skip
         multiplier_slope = None
         if multiplier is not None:
-            behind = dct(value_slope, channels_last=True)
+            behind = transform.forward(value_slope)
             multiplier_slope = (behind * spectrum).sum(dim=(0, 4))
-            through = idct(behind * multiplier[..., None], channels_last=True)
-            value_slope = through if closed is None else torch.where(closed, value_slope, through)
+            value_slope = transform.inverse(behind, multiplier, closed, value_slope)
         fheat.project_backward[plan.grid](
             value_slope, gate_slope, local, w.project, local_slope, partial, width, starts[6], plan.voxels, plan.span,
             **shape, SPLITS=splits, DOT=dot,

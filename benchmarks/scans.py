@@ -1,0 +1,68 @@
+"""Twenty scans end to end from memory on a GPU: `python benchmarks/scans.py --data LA --device cuda`.
+
+The first twenty scans of LA, windows of 112x112x80 with strides 18/18/4, the zoo's la-4 through `Predictor`: from an
+array in the host's memory to a mask there. Stored: seconds of each round, the first of which builds kernels, and the
+Dice of every mask with that of plain PyTorch in float32 without TF32.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from record import arguments
+
+from fheat import Predictor
+from fheat.bench.machine import machine
+from fheat.inference.replay import Precision
+from fheat.inference.windows import PRESETS
+from fheat.io import read_nifti
+from fheat.ops import kernels
+
+SCANS = 20
+
+
+def first_scans(data: Path) -> list[np.ndarray]:
+    paths = sorted((data / "imagesTr").glob("*_0000.nii*"))[:SCANS]
+    return [np.asarray(read_nifti(path).data, dtype=np.float32) for path in paths]
+
+
+def segment(scans: list[np.ndarray], device: str, precision: Precision, rounds: int) -> tuple[Predictor, list, list]:
+    predictor = Predictor("la-4", windows=PRESETS["la"], device=device, precision=precision)
+    seconds, masks = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        masks = [predictor.segment(scan) for scan in scans]
+        seconds.append(round(time.perf_counter() - begin, 3))
+    return predictor, masks, seconds
+
+
+def dice(first: np.ndarray, second: np.ndarray) -> float:
+    return round(float(2 * np.logical_and(first, second).sum() / max(first.sum() + second.sum(), 1)), 6)
+
+
+def main() -> None:
+    options = arguments(__doc__, "scans", rounds=4, data="LA in the nnU-Net layout")
+    scans = first_scans(options.data)
+    with kernels.use("never"), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        _, expected, plain = segment(scans, options.device, "float32", 2)
+    predictor, masks, seconds = segment(scans, options.device, "auto", options.rounds)
+    agreement = [dice(mask, other) for mask, other in zip(masks, expected, strict=True)]
+    result = {
+        "command": f"python benchmarks/scans.py --data LA --device {options.device}",
+        "machine": machine(options.device),
+        "seed": 0,
+        "scans": len(scans),
+        "windows": sum(predictor.sliding(None).count(scan.shape) for scan in scans),
+        "precision": predictor.precision,
+        "seconds": seconds,
+        "plain_float32_seconds": plain,
+        "dice": {"least": min(agreement), "mean": round(float(np.mean(agreement)), 6), "each": agreement},
+    }
+    print(json.dumps({name: result[name] for name in ("windows", "precision", "seconds", "dice")}))
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
