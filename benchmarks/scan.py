@@ -59,10 +59,10 @@ def windows(network: nn.Module, rounds: int) -> tuple[dict[str, float], dict[str
     setup = {}
     for name in ("onnx", "openvino"):
         begin = time.perf_counter()
-        runs[name] = CompiledNetwork(network, name, precision="float32")
+        runs[name] = CompiledNetwork(network, name, precision="float32", batch=BATCH)
         runs[name](torch.zeros(1, 1, *SIZE))
         setup[name] = round(time.perf_counter() - begin, 1)
-    runs["openvino bfloat16"] = CompiledNetwork(network, "openvino", precision="bfloat16")
+    runs["openvino bfloat16"] = CompiledNetwork(network, "openvino", precision="bfloat16", batch=BATCH)
     times = per_window(runs, rounds)
     slow = per_window({"torch": network, "segresnet_16": segres}, 2, batch=1)
     # Against torch in the same turns, so that both stand on one scale.
@@ -92,10 +92,10 @@ def transform_share(rounds: int) -> dict[str, dict[str, float]]:
         {
             "torch open": opened,
             "torch closed": closed,
-            "openvino open": CompiledNetwork(opened, "openvino", precision="float32"),
-            "openvino closed": CompiledNetwork(closed, "openvino", precision="float32"),
-            "openvino bfloat16 open": CompiledNetwork(opened, "openvino", precision="bfloat16"),
-            "openvino bfloat16 closed": CompiledNetwork(closed, "openvino", precision="bfloat16"),
+            "openvino open": CompiledNetwork(opened, "openvino", precision="float32", batch=BATCH),
+            "openvino closed": CompiledNetwork(closed, "openvino", precision="float32", batch=BATCH),
+            "openvino bfloat16 open": CompiledNetwork(opened, "openvino", precision="bfloat16", batch=BATCH),
+            "openvino bfloat16 closed": CompiledNetwork(closed, "openvino", precision="bfloat16", batch=BATCH),
             "torch alone": lambda x: gate(gate(features)),  # a stage of one light block applies it twice
         },
         rounds,
@@ -152,7 +152,7 @@ def main() -> None:
         result.update(more)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
-    scan_s = scans(network, max(options.rounds // 2, 1))
+    scan_s = scans(network, options.rounds)
     keep(scan_s=scan_s)
     with torch.inference_mode():
         keep(transform=transform_share(2 * options.rounds))

@@ -119,7 +119,7 @@ def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
     assert len(np.unique(mask)) > 1
     assert (mask == compiled.segment(data)).mean() > 0.999
     bound = compiled.memory(Volume(data, np.eye(4)))
-    assert bound.windows >= 2 * 4 * 3 * 33 * 32 * 35  # output and probabilities of a window
+    assert bound.windows >= 2 * 4 * 4 * 3 * 33 * 32 * 35  # output and probabilities of four windows
 
 
 def test_auto_is_what_was_measured_to_be_fastest():
@@ -234,10 +234,10 @@ def test_a_wrong_result_is_never_used(monkeypatch):
     """Whatever a runtime makes of the network, it is compared with torch first."""
     from fheat.inference import openvino_runtime
 
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, precision: lambda x: 1.01 * module(x))
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, **options: lambda x: 1.01 * module(x))
     model = network()
     with pytest.raises(BadInput, match=r"off by 0\.01 of the largest value"):
         CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, precision: lambda x: module(x) * torch.nan)
+    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, **options: lambda x: module(x) * torch.nan)
     with pytest.raises(BadInput, match="off by nan"):
         CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))

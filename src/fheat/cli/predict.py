@@ -69,7 +69,7 @@ class Predict:
     weights: Weights = "constant"
     """Count all voxels of a window alike, or those in its centre more."""
     batch: int | None = None
-    """Windows per forward pass; by default 4, on a GPU 16, with OpenVINO or ONNX Runtime 1."""
+    """Windows per forward pass; by default 4, on a GPU 16."""
     flips: bool = False
     """Average over the eight mirror images of each window; eight times slower."""
     largest_component: bool = False

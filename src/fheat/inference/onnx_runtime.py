@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 def build(
-    network: nn.Module, example: Tensor, *, precision: Literal["float32"] = "float32"
+    network: nn.Module, example: Tensor, *, precision: Literal["float32"] = "float32", together: int = 1
 ) -> Callable[[Tensor], Tensor]:
-    """Return a session of the network for inputs of the example's shape."""
+    """Return a session of the network for batches of inputs of the example's shape, which run one by one."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -21,7 +21,7 @@ def build(
     name = session.get_inputs()[0].name
 
     def run(x: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+        return torch.cat([torch.from_numpy(session.run(None, {name: window.numpy()})[0]) for window in x.unsqueeze(1)])
 
     return run
 

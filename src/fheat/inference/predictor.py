@@ -37,7 +37,7 @@ class Predictor:
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
             `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
-        batch: windows per forward pass; by default 4, on a GPU 16, with a compiled network 1.
+        batch: windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.
         largest_component: keep only the largest 26-connected component of each class.
         device: `cuda` where there is one, else `cpu`.
@@ -76,11 +76,11 @@ class Predictor:
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
-        self._run = on_runtime(self.network, runtime, self.device, precision)
+        batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
+        self._run = on_runtime(self.network, runtime, self.device, precision, batch=batch)
         self.windows = windows or self._windows()
         self.largest_component = largest_component
-        usual = 1 if isinstance(self._run, CompiledNetwork) else 16 if self.device.type == "cuda" else 4
-        self._options: dict[str, Any] = {"weights": weights, "batch": usual if batch is None else batch, "flips": flips}
+        self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self.sliding(None)

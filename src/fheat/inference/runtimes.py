@@ -28,8 +28,9 @@ _LARGEST_ERROR = {"float32": 1e-3, "bfloat16": 0.1}
 class CompiledNetwork:
     """A network on a CPU runtime, compiled for a window size when the first one comes.
 
-    Maps (B, C, X, Y, Z) to (B, K, X, Y, Z), float32, window by window. Each compiled network is compared with the
-    network itself on a window of noise before it is used. Where it cannot be compiled or differs, `BadInput` says so.
+    Maps (B, C, X, Y, Z) to (B, K, X, Y, Z), `batch` windows at a time where there are so many. Each compiled network is
+    compared with the network itself on a window of noise before it is used. Where it cannot be compiled or differs,
+    `BadInput` says so.
     With `automatic` the network itself runs until `WORTH` voxels are done or known to come, and also, after one
     warning, where it cannot be compiled.
 
@@ -37,11 +38,18 @@ class CompiledNetwork:
     """
 
     def __init__(
-        self, network: nn.Module, runtime: str, *, automatic: bool = False, precision: Precision = "auto"
+        self,
+        network: nn.Module,
+        runtime: str,
+        *,
+        automatic: bool = False,
+        precision: Precision = "auto",
+        batch: int = 1,
     ) -> None:
         self.network, self.automatic = network, automatic
         self._runtime = runtime
         self._precision = "bfloat16" if precision == "bfloat16" else "float32"
+        self._batch = batch
         self._done = self._coming = 0
         self._runs: dict[tuple[int, ...], Run] = {}
 
@@ -66,10 +74,7 @@ class CompiledNetwork:
         voxels = x.numel() // x.shape[1]
         self._done, self._coming = self._done + voxels, max(self._coming - voxels, 0)
         run = self.compiled(tuple(x.shape[1:]))
-        if run is self.network:
-            return cast(Tensor, run(x))
-        windows = x.float().contiguous().unsqueeze(1)
-        return run(windows[0]) if len(windows) == 1 else torch.cat([run(window) for window in windows])
+        return cast(Tensor, run(x) if run is self.network else run(x.float()))
 
     @torch.no_grad()
     def compiled(self, shape: tuple[int, ...]) -> Run:
@@ -92,7 +97,7 @@ class CompiledNetwork:
         noise = torch.Generator().manual_seed(0)
         example, other = (torch.randn((1, *shape), generator=noise) for _ in range(2))
         build: Callable[..., Run] = import_module(f"fheat.inference.{self._runtime}_runtime").build
-        run = build(compilable(self.network), example, precision=self._precision)
+        run = build(compilable(self.network), example, precision=self._precision, together=self._batch)
         expected = self.network(other)  # a trace may have made the example's output a constant
         error = float((run(other) - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
         if not error <= _LARGEST_ERROR[self._precision]:
@@ -101,7 +106,7 @@ class CompiledNetwork:
 
 
 def on_runtime(
-    network: nn.Module, runtime: Runtime, device: torch.device, precision: Precision = "auto"
+    network: nn.Module, runtime: Runtime, device: torch.device, precision: Precision = "auto", *, batch: int = 1
 ) -> nn.Module | CompiledNetwork | Replay:
     """Return what runs the network: itself, or compiled. `auto` compiles where that was measured to be faster.
 
@@ -115,7 +120,9 @@ def on_runtime(
         raise ValueError(f"precision 'bfloat16' is for GPUs and OpenVINO: use float32 with {runtime} on {device}")
     if runtime == "auto":
         usable = device.type == "cpu" and not missing_packages(FASTEST)
-        return CompiledNetwork(network, FASTEST, automatic=True, precision=precision) if usable else network
+        return (
+            CompiledNetwork(network, FASTEST, automatic=True, precision=precision, batch=batch) if usable else network
+        )
     if runtime == "torch":
         return network
     if device.type != "cpu":
@@ -123,7 +130,7 @@ def on_runtime(
     missing = missing_packages(runtime)
     if missing:
         raise BadInput(runtime, f"needs the package {missing[0]}", 'pip install "fheat[export]"')
-    return CompiledNetwork(network, runtime, precision=precision)
+    return CompiledNetwork(network, runtime, precision=precision, batch=batch)
 
 
 def missing_packages(runtime: str) -> list[str]:

@@ -105,8 +105,11 @@ class SlidingWindow:
                 inner[axis + 1] = slice(first - slab.offset, last - slab.offset)
                 yield first - lead, slab.averages(tuple(inner))
 
+        waiting: list[Triple] = []  # windows of the slab, in order, so that batches are full
         for first in sorted(visits):
             if first + size[axis] > slab.offset + slab.depth:
+                self._visit(slab, waiting, total)
+                waiting = []
                 yield from finished(first)
                 slab.advance(first)
             for begin in range(max(slab.loaded, lead), min(first + size[axis], end), TOGETHER):
@@ -114,8 +117,8 @@ class SlidingWindow:
                 inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
-            here = [_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]) for at in visits[first]]
-            self._visit(slab, here, total)
+            waiting += [_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]) for at in visits[first]]
+        self._visit(slab, waiting, total)
         yield from finished(padded[axis])
 
     def _visit(self, slab: "_Slab", corners: list[Triple], total: int) -> None:

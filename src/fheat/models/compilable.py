@@ -17,8 +17,6 @@ from fheat.ops.dct import dct_matrix
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
 
-_FEW = 16
-
 
 def compilable(network: nn.Module) -> nn.Module:
     """Return a copy for inference that computes what any network does, up to rounding.
@@ -48,13 +46,7 @@ class _Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (-1, *[1] * (x.ndim - 2))
-        if x.shape[1] < _FEW:  # as one row of memory: compilers have no fast norm for so few channels
-            row = x.movedim(1, -1).flatten(1)
-            row = F.layer_norm(row, row.shape[1:], eps=self.eps)
-            normal = row.reshape(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)
-        else:
-            normal = F.layer_norm(x, x.shape[1:], eps=self.eps)
-        return normal * self.weight.view(shape) + self.bias.view(shape)
+        return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight.view(shape) + self.bias.view(shape)
 
     def channels_last(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight + self.bias
