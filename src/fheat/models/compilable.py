@@ -84,22 +84,26 @@ class _FHEAT(nn.Module):
 
     def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
         x = self.depthwise(x)
-        value = self.value(x)
+        value, pointwise = self.value(x), F.silu(self.pointwise(x))
         if isinstance(gate, _Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
             value = self.norm.channels_last(gate.channels_last(value)).movedim(-1, 1)
         else:
             value = self.norm(gate(value))
-        mixed: Tensor = self.out(F.silu(self.pointwise(x)) * value)
+        mixed: Tensor = self.out(pointwise * value)
         return mixed
 
 
 class _Gate(nn.Module):
-    """An open gate by matrix products with the channels last: the layout that compiled convolutions have anyway."""
+    """An open gate by matrix products with the channels last: the layout that compiled convolutions have anyway.
+
+    Along the last axis of the grid, transform, multiplier and inverse are one product with a matrix of their own for
+    every frequency of the other axes, C^T diag(m) C: five products in 3D instead of six and a pass.
+    """
 
     def __init__(self, gate: FractionalHeat) -> None:
         super().__init__()
         self.gate = gate
-        self._tables: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}
+        self._tables: dict[tuple[int, ...], tuple[Tensor, list[tuple[int, Tensor]]]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         return self.channels_last(x).movedim(-1, -self.gate.dims - 1)
@@ -108,19 +112,23 @@ class _Gate(nn.Module):
         """Take (N, C, *grid) and return (N, *grid, C)."""
         dims = self.gate.dims
         x = x.movedim(-dims - 1, -1)
-        multiplier, matrices = self._constants(tuple(map(int, x.shape[-dims - 1 : -1])))
-        for axis, matrix in zip(range(-dims - 1, -1), matrices, strict=True):
+        middle, outer = self._constants(tuple(map(int, x.shape[-dims - 1 : -1])))
+        for axis, matrix in outer:
             x = _along(matrix, x, axis)
-        x = x * multiplier
-        for axis, matrix in zip(range(-dims - 1, -1), matrices, strict=True):
+        x = middle @ x
+        for axis, matrix in outer:
             x = _along(matrix.t(), x, axis)
         return x
 
-    def _constants(self, grid: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
+    def _constants(self, grid: tuple[int, ...]) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+        """Return the matrices of the last axis, (*grid[:-1], Z, Z), and axis and matrix of the others."""
         if grid not in self._tables:
-            multiplier = self.gate.multiplier(grid).detach().unsqueeze(-1)
-            matrices = [torch.from_numpy(dct_matrix(length)).to(multiplier.dtype) for length in grid]
-            self._tables[grid] = multiplier, matrices
+            multiplier = self.gate.multiplier(grid).detach()
+            tables = [torch.from_numpy(dct_matrix(length)) for length in grid]
+            last = tables.pop()
+            middle = last.t() @ (multiplier.double()[..., None] * last)
+            outer = [(axis - len(grid) - 1, table.to(multiplier.dtype)) for axis, table in enumerate(tables)]
+            self._tables[grid] = middle.to(multiplier.dtype), outer
         return self._tables[grid]
 
 
