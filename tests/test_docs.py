@@ -49,9 +49,43 @@ def test_ratios_are_the_measured_ones():
             for device in ("cpu", "cuda")
         ]
         assert f"| {row} | {stored[0]:.2f} | {stored[1]:.2f} |" in text
+
+
+def test_readme_names_how_much_longer_the_peer_takes():
+    results = ROOT / "benchmarks" / "results"
     readme = (ROOT / "README.md").read_text().replace("\n", " ")
-    assert f"takes {stored[0]:.2f} times as long" in readme  # Light-UNETR, the last row
-    assert f"only {stored[1]:.2f} of the time" in readme
+    scan = json.loads((results / "scan-cpu.json").read_text())["scan_s"]
+    assert f"{scan['light_unetr'] / scan['auto']:.1f} times as long for a scan on two CPU threads" in readme
+    gpu = [
+        json.loads((results / f"bench-window-{name}-cuda.json").read_text())["results"]["window"]["ratio"][
+            "light_unetr"
+        ]
+        for name in ("fp32", "bf16")
+    ]
+    assert f"{gpu[0]:.1f} times as long for a window on an NVIDIA H200 in float32 and {gpu[1]:.1f} times" in readme
+
+
+def test_targets_of_a_scan_on_a_cpu():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "scan-cpu.json").read_text())
+    ratios, share = stored["ratios_of_auto"], stored["transform"]["share"]
+    assert ratios["to torch"] <= 0.6
+    assert ratios["to light_unetr"] <= 0.45
+    assert ratios["to segresnet_16, from its windows"] <= 1 / 25
+    assert ratios["fast windows to auto"] <= 0.2
+    assert share["torch"] <= 0.1
+    assert share["openvino"] <= 0.1
+
+
+def test_targets_of_a_training_step():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "step-cuda.json").read_text())
+    assert min(speed for name, speed in stored["per_second"].items() if name.startswith("fused")) >= 60
+    apart = stored["distance"]
+    assert apart["fused bfloat16 from plain bfloat16"]["first_ten"] < 1e-3
+    plain, fused = (apart[f"{name} bfloat16 from plain float32"]["mean"] for name in ("plain", "fused"))
+    assert fused <= 1.5 * plain
+    text = (ROOT / "docs" / "training.md").read_text()
+    for name, speed in (("plain PyTorch, captured", "plain"), ("fused, all gates open", "fused, all gates open")):
+        assert f"| {name} | {stored['per_second'][speed]:.1f} |" in text
 
 
 @pytest.mark.parametrize("name", fheat.list_models())

@@ -37,7 +37,8 @@ class SlidingWindow:
         activation: turns logits into what is averaged; `none` averages the output itself.
         batch: windows per forward pass.
         flips: average each window over its eight mirror images.
-        slab: planes collected beyond one window before finished ones are handed on; half a window by default.
+        slab: planes collected beyond one window before finished ones are handed on; by default half a window, or all
+            where that takes no more than a window.
 
     An identity network with activation `none` returns its input.
     """
@@ -76,7 +77,8 @@ class SlidingWindow:
         """Return how many planes are held at a time."""
         axis = self.axis(shape)
         size = self.windows.size[axis]
-        return min(max(shape[axis], size), size + (size // 2 if self.slab is None else self.slab))
+        usual = size if shape[axis] <= 2 * size else size // 2
+        return min(max(shape[axis], size), size + (usual if self.slab is None else self.slab))
 
     def count(self, shape: Triple) -> int:
         """Return the number of windows that cover a volume."""
