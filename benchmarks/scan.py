@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from monai.networks.nets import SegResNet
 from record import arguments
 from torch import Tensor, nn
 
@@ -30,6 +29,7 @@ from fheat.bench.timing import interleaved
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
+from fheat.metrics.overlap import dice
 from fheat.ops.gates import gates_of
 
 SHAPE, SIZE, BATCH = (192, 142, 88), PRESETS["la"].size, 4
@@ -54,7 +54,7 @@ def per_window(runs: dict[str, Run], rounds: int, batch: int = BATCH) -> dict[st
 
 def windows(network: nn.Module, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     """Return milliseconds per window, and seconds until each runtime has compiled."""
-    light, segres = create_model("light_unetr").eval(), SegResNet(3, 16, 1, 2).eval()
+    light, segres = create_model("light_unetr").eval(), create_model("segresnet").eval()
     runs: dict[str, Run] = {"torch": network, "light_unetr": light}
     setup = {}
     for name in ("onnx", "openvino"):
@@ -110,10 +110,6 @@ def transform_share(rounds: int) -> dict[str, dict[str, float]]:
     return {"window_ms": times, "share": {**share, "torch, by itself": round(alone / times["torch open"], 3)}}
 
 
-def dice(first: np.ndarray, second: np.ndarray) -> float:
-    return float(2 * np.logical_and(first, second).sum() / max(first.sum() + second.sum(), 1))
-
-
 def agreement(data: Path) -> dict[str, object]:
     """Return Dice of the masks of every other way with those of torch and the dense windows."""
     dense = Predictor("la-4", runtime="torch")
@@ -126,7 +122,7 @@ def agreement(data: Path) -> dict[str, object]:
         shape = dense.scan(volume).shape
         expected = dense.segment(volume).data
         for name, predictor in zip(found, (whole, half, fast), strict=True):
-            found[name].append(dice(predictor.segment(volume).data, expected))
+            found[name].append(dice(predictor.segment(volume).data > 0, expected > 0))
         shares.append(fast.sliding(None).count(shape) / dense.sliding(None).count(shape))
         unseen.append(fast.windows.unseen(shape))
         print(case, {name: round(values[-1], 4) for name, values in found.items()}, flush=True)

@@ -18,6 +18,7 @@ from fheat.bench.machine import machine
 from fheat.inference.replay import Precision
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
+from fheat.metrics.overlap import dice
 from fheat.ops import kernels
 
 SCANS = 20
@@ -38,17 +39,13 @@ def segment(scans: list[np.ndarray], device: str, precision: Precision, rounds: 
     return predictor, masks, seconds
 
 
-def dice(first: np.ndarray, second: np.ndarray) -> float:
-    return round(float(2 * np.logical_and(first, second).sum() / max(first.sum() + second.sum(), 1)), 6)
-
-
 def main() -> None:
     options = arguments(__doc__, "scans", rounds=4, data="LA in the nnU-Net layout")
     scans = first_scans(options.data)
     with kernels.use("never"), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         _, expected, plain = segment(scans, options.device, "float32", 2)
     predictor, masks, seconds = segment(scans, options.device, "auto", options.rounds)
-    agreement = [dice(mask, other) for mask, other in zip(masks, expected, strict=True)]
+    agreement = [round(dice(mask > 0, other > 0), 6) for mask, other in zip(masks, expected, strict=True)]
     result = {
         "command": f"python benchmarks/scans.py --data LA --device {options.device}",
         "machine": machine(options.device),

@@ -161,6 +161,8 @@ def test_half_precision_is_for_those_that_have_it():
     for runtime in ("torch", "onnx"):
         with pytest.raises(ValueError, match="precision 'bfloat16' is for GPUs and OpenVINO"):
             on_runtime(model, runtime, CPU, "bfloat16")
+    with pytest.raises(ValueError, match="precision='float16' is unknown"):
+        Predictor(model, device="cpu", precision="float16")
     with pytest.raises(ValueError, match="precision='float16' is unknown: use one of auto, float32, bfloat16"):
         Replay(model, "float16")
 
@@ -174,14 +176,21 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         close = torch.nn.functional.linear(x.movedim(1, -1), torch.ones(1, 1)).movedim(-1, 1)
-        return torch.cat([close + self.apart, x], dim=1)
+        return torch.cat([x, close + self.apart], dim=1)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("apart", "keeps"), [(1.0, True), (1e-4, False)])
 def test_half_precision_where_it_keeps_the_classes(apart, keeps):
     """A product in bfloat16 is off by up to 0.4 %, which changes classes that are nearer than that."""
-    assert Replay(Scaled(apart))._keeps_classes(torch.randn(1, 1, 8, 8, 8)) is keeps
+    assert Replay(Scaled(apart))._keeps_classes(torch.randn(1, 1, 16, 16, 16)) is keeps
+    assert Replay(Scaled(apart), regions=True)._keeps_classes(10 + torch.rand(1, 1, 16, 16, 16)) is True
+
+
+@torch.no_grad()
+def test_windows_without_foreground_do_not_decide():
+    assert Replay(Scaled(-1.0))._keeps_classes(torch.randn(1, 1, 16, 16, 16)) is None
+    assert Replay(Scaled(1.0))._keeps_classes(torch.randn(1, 1, 8, 8, 8)) is None  # too few voxels
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):

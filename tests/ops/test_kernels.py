@@ -118,6 +118,14 @@ def test_the_transform_and_its_inverse(grid):
     assert torch.equal(transform.inverse(spectrum, multiplier, torch.tensor(True), x), x)
 
 
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 40), (130, 7), (64, 33)])
+def test_shares_are_added_up(rows, width):
+    from fheat.ops.kernels.sums import add_rows
+
+    partial = torch.randn(rows, width)
+    assert error(add_rows(partial), partial.double().sum(dim=0)) < 1e-6
+
+
 def test_results_repeat_bit_by_bit():
     block = shaken(FHEATStage(9, 1, gate_at(0.4)))
     x = torch.randn(2, 9, 4, 5, 3)
@@ -234,10 +242,10 @@ FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FACTOR": True, "FLAG": True}
 BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "S": 2}
-NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16}
-WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "inner")
+NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64}
+WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "inner", "rows")
 done = 0
-for name in ("norm", "mixer", "fheat", "depthwise", "transform", "conv", "components", "losses"):
+for name in ("norm", "mixer", "fheat", "depthwise", "transform", "sums", "conv", "components", "losses"):
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 1024 if name == "components" else 64}
     for kernel in vars(module).values():
@@ -270,4 +278,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "24", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "25", ran.stderr[-2000:]

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+import torch
 
 from fheat.bench.machine import machine
 from fheat.bench.networks import Networks, build
@@ -35,7 +37,8 @@ def run_plan(plan: Plan, command: str, watch: Watch) -> dict[str, Any]:
             settings = Settings(
                 plan.device, plan.rounds_of(part), plan.precision_of(part), plan.seed, progress=show, notes=notes
             )
-            results |= _PARTS[part](plan, settings, missing)
+            with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
+                results |= _PARTS[part](plan, settings, missing)
         precision[part], rounds[part] = settings.precision, settings.rounds
     return {
         "format": FORMAT,

@@ -9,13 +9,15 @@ from fheat.bench.networks import Networks
 from fheat.bench.settings import Settings, Triple, named
 from fheat.bench.timing import Run, interleaved, ratios
 from fheat.inference.predictor import Predictor
+from fheat.inference.replay import Precision
+from fheat.inference.runtimes import Runtime
 from fheat.inference.windows import Windows
 
 
 def scan_times(
     settings: Settings, networks: Networks, shape: Triple, windows: Windows, *, batch: int, longest: float
 ) -> dict[str, Any]:
-    """Time `Predictor.segment` on a random scan.
+    """Time `Predictor.segment` on a random scan, by torch; bfloat16 on a CPU by OpenVINO.
 
     A network that would take more than `longest` seconds for the whole is timed on a part with a few windows, and its
     time scaled by their number; `scaled` names those and the windows that were timed.
@@ -23,19 +25,24 @@ def scan_times(
     draw = np.random.default_rng(settings.seed)
     scan = draw.standard_normal(shape, dtype=np.float32)
     part = scan[tuple(slice(length) for length in part_shape(shape, windows))]
+    half, gpu = settings.precision == "bfloat16", settings.device.startswith("cuda")
+    precision: Precision = "bfloat16" if half else "float32"
+    runtime: Runtime = "openvino" if half and not gpu else "torch"
     predictors = {
-        name: Predictor(network, windows=windows, batch=batch, device=settings.device)
+        name: Predictor(
+            network, windows=windows, batch=batch, device=settings.device, precision=precision, runtime=runtime
+        )
         for name, network in networks.built.items()
     }
     count, few = (next(iter(predictors.values())).sliding(None).count(image.shape) for image in (scan, part))
     runs: dict[str, Run] = {}
     scaled: dict[str, int] = {}
     for name, predictor in predictors.items():
-        on_part = _segment(settings, predictor, part)
-        first = int(settings.device.startswith("cuda"))  # where libraries choose and allocate in the first run
+        on_part = _segment(predictor, part)
+        first = int(gpu or runtime != "torch")  # where libraries choose, compile and allocate in the first run
         trial = interleaved({name: on_part}, 1, settings.device, warm_up=first, capture=False)[name] / 1e3
         slow = few < count and trial * count / few > longest
-        runs[name] = on_part if slow else _segment(settings, predictor, scan)
+        runs[name] = on_part if slow else _segment(predictor, scan)
         if slow:
             scaled[name] = few
     times = settings.times(runs, warm_up=0, capture=False)
@@ -46,6 +53,7 @@ def scan_times(
         "stride": named(windows.stride),
         "windows": count,
         "batch": batch,
+        "runtime": runtime,
         "seconds": seconds,
         "ratio": ratios(seconds),
         "scaled": scaled,
@@ -58,9 +66,5 @@ def part_shape(shape: Triple, windows: Windows) -> Triple:
     return length, min(shape[1], windows.size[1]), min(shape[2], windows.size[2])
 
 
-def _segment(settings: Settings, predictor: Predictor, image: NDArray[np.float32]) -> Run:
-    def run() -> object:
-        with settings.autocast():
-            return predictor.segment(image)
-
-    return run
+def _segment(predictor: Predictor, image: NDArray[np.float32]) -> Run:
+    return lambda: predictor.segment(image)

@@ -27,7 +27,4 @@ def place(
 
 def room(device: torch.device) -> float:
     """Return the bytes that volumes may take on a device."""
-    if device.type != "cuda":
-        return float("inf")
-    with torch.cuda.device(device):  # mem_get_info itself does not take a device without a number
-        return SHARE * torch.cuda.mem_get_info()[0]
+    return SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")

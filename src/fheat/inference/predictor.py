@@ -44,7 +44,7 @@ class Predictor:
         runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
         precision: on a GPU and with OpenVINO, `float32` or `bfloat16`. `auto` is float32 on a CPU, and on a GPU
-            bfloat16 where that keeps the classes of the first windows.
+            bfloat16 where that keeps the classes of the first windows with foreground.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -77,7 +77,9 @@ class Predictor:
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
-        self._run = on_runtime(self.network, runtime, self.device, precision, batch=batch)
+        self._run = on_runtime(
+            self.network, runtime, self.device, precision, batch=batch, regions=bool(self.card.regions)
+        )
         self.windows = windows or self._windows()
         self.largest_component = largest_component
         self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
@@ -191,7 +193,8 @@ class Predictor:
 
     def _expect(self, scan: Scan) -> None:
         if isinstance(self._run, CompiledNetwork):
-            self._run.expect(self.sliding(None).count(scan.shape) * prod(self.windows.size))
+            sliding = self.sliding(None)
+            self._run.expect((8 if sliding.flips else 1) * sliding.count(scan.shape) * prod(self.windows.size))
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return output channels and bytes of one forward pass of a full batch, from running it once."""

@@ -10,69 +10,96 @@ import torch
 from torch import Tensor, nn
 
 Precision = Literal["auto", "float32", "bfloat16"]
-_KEPT = 8
-"""Batch sizes whose graphs are kept; scans of many sizes would otherwise fill the memory with them."""
-_MOST_CHANGED = 1e-3
-"""Share of the voxels whose class half precision may change, on the first windows."""
+_ENOUGH = 1000
+"""Voxels of foreground that windows must hold to be judged by."""
+_MOST_CHANGED = 2e-3
+"""Voxels that half precision may change, over those of the foreground."""
 _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 
 
 class Replay:
-    """Maps (B, C, *size) to (B, K, *size) on a GPU; the result is valid until the next call.
+    """Maps (B, C, *size) to (B, K, *size) on a GPU; the result is valid until the next call, from one thread at a time.
 
-    `auto` is bfloat16 if the first windows that are not blank keep their classes in it, all but one voxel in a
-    thousand, and else float32. float16 is not offered: its range is too small for the sums of an unnormalised network.
-    A network that cannot be captured, because it asks the host, runs as it is.
+    `auto` is float32 until windows come that hold a thousand voxels of foreground. If all but 0.2 % of these keep their
+    class in bfloat16, that is used from then on, else float32. float16 is not offered: its range is too small for the
+    sums of an unnormalised network. With `regions` channels are judged one by one, as sigmoids, not against each other.
+
+    Batches are filled up to a power of two, so that there are few graphs. A network that cannot be captured, because it
+    asks the host, runs as it is.
     """
 
-    def __init__(self, network: nn.Module, precision: Precision = "auto") -> None:
-        if precision not in get_args(Precision):
-            raise ValueError(f"precision={precision!r} is unknown: use one of {', '.join(get_args(Precision))}")
-        self.network = network
-        self.precision: Precision = precision
+    def __init__(self, network: nn.Module, precision: Precision = "auto", *, regions: bool = False) -> None:
+        self.network, self.regions = network, regions
+        self.precision: Precision = checked_precision(precision)
         self._graphs: dict[torch.Size, _Graph | None] = {}
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
-        if self.precision == "auto" and bool(x.amin() < x.amax()):
-            self.precision = "bfloat16" if self._keeps_classes(x) else "float32"
-            self._graphs.clear()
-        if x.shape not in self._graphs:
-            if len(self._graphs) == _KEPT:
-                self._graphs.pop(next(iter(self._graphs)))
-            self._graphs[x.shape] = self._capture(x)
-        graph = self._graphs[x.shape]
+        if self.precision == "auto":
+            self._judge(x)
+        filled = torch.Size([1 << (len(x) - 1).bit_length(), *x.shape[1:]])
+        if filled not in self._graphs:
+            self._graphs[filled] = self._capture(x, filled)
+        graph = self._graphs[filled]
         if graph is None:
             return self._run(x, self.precision)
         replay, given, found = graph
-        given.copy_(x)
+        given[: len(x)] = x
         replay.replay()
-        return found
+        return found[: len(x)]
 
     def _run(self, x: Tensor, precision: str) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        half = precision == "bfloat16"
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             y: Tensor = self.network(x)
         return y
 
-    def _keeps_classes(self, x: Tensor) -> bool:
-        half, whole = self._run(x, "bfloat16"), self._run(x, "float32")
-        first, second = ((y > 0) if y.shape[1] == 1 else y.argmax(dim=1) for y in (half, whole))
-        return bool(half.isfinite().all()) and float((first != second).float().mean()) <= _MOST_CHANGED
+    def _judge(self, x: Tensor) -> None:
+        keeps = self._keeps_classes(x)
+        if keeps is not None:
+            self.precision = "bfloat16" if keeps else "float32"
+            self._graphs.clear()
 
-    def _capture(self, x: Tensor) -> _Graph | None:
-        given = x.clone()
+    def _keeps_classes(self, x: Tensor) -> bool | None:
+        """Whether half precision keeps the classes of these windows; None where they do not tell."""
+        whole = self._classes(self._run(x, "float32"))
+        foreground = int((whole > 0).sum())
+        if foreground < _ENOUGH:
+            return None
+        half = self._run(x, "bfloat16")
+        changed = int((self._classes(half) != whole).sum())
+        return bool(half.isfinite().all()) and changed <= _MOST_CHANGED * foreground
+
+    def _classes(self, logits: Tensor) -> Tensor:
+        return logits > 0 if self.regions or logits.shape[1] == 1 else logits.argmax(dim=1)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _capture(self, x: Tensor, shape: torch.Size) -> _Graph | None:
+        given = torch.zeros(shape, dtype=x.dtype, device=x.device)
+        given[: len(x)] = x
         stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(stream):  # kernels are built and chosen here, which a capture forbids
             self._run(given, self.precision)
         torch.cuda.current_stream(x.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
+        pool = next((one[0].pool() for one in self._graphs.values() if one is not None), None)
         try:
-            with torch.cuda.device(x.device), torch.cuda.graph(graph):
+            with torch.cuda.device(x.device), torch.cuda.graph(graph, pool=pool):
                 found = self._run(given, self.precision)
+        except torch.cuda.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             reason = next(iter(str(error).splitlines()), "")
             warnings.warn(f"this network cannot be captured ({reason}): its launches are not replayed", stacklevel=3)
             return None
         return graph, given, found
+
+
+def checked_precision(precision: Precision) -> Precision:
+    """Return it, or raise a `ValueError` of one line."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision={precision!r} is unknown: use one of {', '.join(get_args(Precision))}")
+    return precision

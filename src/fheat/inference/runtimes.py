@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fheat.errors import BadInput
-from fheat.inference.replay import Precision, Replay
+from fheat.inference.replay import Precision, Replay, checked_precision
 from fheat.models.compilable import compilable
 
 Runtime = Literal["auto", "torch", "onnx", "openvino"]
@@ -106,7 +106,13 @@ class CompiledNetwork:
 
 
 def on_runtime(
-    network: nn.Module, runtime: Runtime, device: torch.device, precision: Precision = "auto", *, batch: int = 1
+    network: nn.Module,
+    runtime: Runtime,
+    device: torch.device,
+    precision: Precision = "auto",
+    *,
+    batch: int = 1,
+    regions: bool = False,
 ) -> nn.Module | CompiledNetwork | Replay:
     """Return what runs the network: itself, or compiled. `auto` compiles where that was measured to be faster.
 
@@ -115,11 +121,11 @@ def on_runtime(
     if runtime not in get_args(Runtime):
         raise ValueError(f"runtime={runtime!r} is unknown: use one of {', '.join(get_args(Runtime))}")
     if device.type == "cuda" and runtime in ("auto", "torch"):
-        return Replay(network, precision)
-    if precision == "bfloat16" and runtime in ("torch", "onnx"):
+        return Replay(network, precision, regions=regions)
+    usable = device.type == "cpu" and not missing_packages(FASTEST)
+    if checked_precision(precision) == "bfloat16" and (runtime in ("torch", "onnx") or not usable):
         raise ValueError(f"precision 'bfloat16' is for GPUs and OpenVINO: use float32 with {runtime} on {device}")
     if runtime == "auto":
-        usable = device.type == "cpu" and not missing_packages(FASTEST)
         return (
             CompiledNetwork(network, FASTEST, automatic=True, precision=precision, batch=batch) if usable else network
         )

@@ -143,7 +143,7 @@ class SlidingWindow:
         """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size)."""
         if not self.flips:
             return self._activated(x)
-        total = self._activated(x)
+        total = self._activated(x).clone()  # a network may use the memory of its output again
         for axes in _EVERY_FLIP[1:]:
             total = total + self._activated(x.flip(axes)).flip(axes)
         return total / len(_EVERY_FLIP)

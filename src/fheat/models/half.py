@@ -11,7 +11,7 @@ LARGEST_LOSS = 2**-10
 
 
 def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state with every large parameter as float16; buffers and small parameters are left as they are.
+    """Return the state with every large parameter as float16; buffers, small parameters and vectors stay as they are.
 
     Raises `ValueError` naming the first tensor that is not float32, or that float16 cannot hold.
     """
@@ -20,7 +20,7 @@ def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
         value = state[key]
         if value.dtype != torch.float32:
             raise ValueError(f"key {key!r} is {value.dtype}: only float32 networks are stored as float16")
-        if value.numel() < FULL_BELOW:
+        if value.numel() < FULL_BELOW or value.ndim < 2:
             continue
         half = value.half()
         if not torch.isfinite(half).all():

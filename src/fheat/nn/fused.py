@@ -47,7 +47,7 @@ def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
 
 def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[Tensor, Tensor]:
     """Return a stage's features and its last FHEAT's output: what `FHEATStage` computes from its light blocks."""
-    from fheat.ops.kernels.depthwise import residual_depthwise  # Triton takes a second to import
+    from fheat.ops.kernels.depthwise import residual_depthwise, tables  # Triton takes a second to import
     from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
 
@@ -55,11 +55,13 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
         x = x.float().permute(0, 2, 3, 4, 1).contiguous()
         y = x
         response = gate.response(tuple(x.shape[1:4]), x)
-        for light in blocks:
-            x = residual_depthwise(x, light.depthwise.weight)
+        layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
+        table = iter(tables([layer.depthwise.weight for trio in layers for layer in trio]))
+        for light, *_ in layers:
+            x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):
                 values, eps = _values(block), block.fheat_norm.eps
-                x, moments, y = fheat_half(x, response, FHEATWeights(*values[:10]), eps)
+                x, moments, y = fheat_half(x, response, FHEATWeights(*values[:10]), next(table), eps)
                 x = mixer_half(x, moments, MixerWeights(*values[10:]), eps)
     return x.permute(0, 4, 1, 2, 3), y.permute(0, 4, 1, 2, 3)
 

@@ -22,7 +22,7 @@ class PatchConv3d(nn.Conv3d):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve."""
         side = self.stride[0]
-        if not kernels.usable(x) or any(length % side for length in x.shape[2:]):
+        if x.ndim != 5 or not kernels.usable(x) or any(length % side for length in x.shape[2:]):
             return super().forward(x)
         samples, channels, *grid = x.shape
         a, b, c = (length // side for length in grid)
@@ -43,7 +43,7 @@ class PatchTransposed3d(nn.ConvTranspose3d):
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Convolve."""
-        if output_size is not None or not kernels.usable(x):
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x):
             return super().forward(x, output_size)
         side, channels = self.stride[0], self.out_channels
         samples, _, a, b, c = x.shape

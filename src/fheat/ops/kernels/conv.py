@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import launch
 from fheat.ops.kernels.device import conv
+from fheat.ops.kernels.sums import add_rows
 
 
 def conv3(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -64,7 +65,7 @@ def _weight_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: st
     conv.convolve_weights[chunks, samples, parts](
         slope, x, partial, *grid, span * shape["BLOCK"], **shape, S=stride, DOT=dot
     )
-    return partial.sum(dim=0).view_as(weight)
+    return add_rows(partial).view_as(weight)
 
 
 def _shape(channels: int, out_channels: int) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Depthwise 3x3x3 convolution by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,22 +9,29 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device.depthwise import convolve, convolve_weights
 from fheat.ops.kernels.launch import Tiling, partials, tile_each, tiling
+from fheat.ops.kernels.sums import add_rows
 
 
-def residual_depthwise(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x + depthwise(x), without bias; `weight` (C, 1, 3, 3, 3)."""
-    out: Tensor = _ResidualDepthwise.apply(x, weight)  # type: ignore[no-untyped-call]
+def tables(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return weights (C, 1, 3, 3, 3), all of one C, as (27, C): a tap's factors side by side, as kernels read them."""
+    with torch.no_grad():
+        return list(torch.stack([weight.flatten(1).t() for weight in weights]))
+
+
+def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
+    """Return x + depthwise(x), without bias; `weight` (C, 1, 3, 3, 3) and its table."""
+    out: Tensor = _ResidualDepthwise.apply(x, weight, table)  # type: ignore[no-untyped-call]
     return out
 
 
-def biased(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def biased(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     """Return depthwise(x) + bias, without gradients."""
-    return _convolve(x, weight, bias, back=False, bias=True)
+    return _convolve(x, table, bias, back=False, bias=True)
 
 
-def slope_before(slope: Tensor, weight: Tensor, add: Tensor) -> Tensor:
+def slope_before(slope: Tensor, table: Tensor, add: Tensor) -> Tensor:
     """Return `add` plus the gradient before a depthwise convolution from the one behind it."""
-    return _convolve(slope, weight, add, back=True, bias=False)
+    return _convolve(slope, table, add, back=True, bias=False)
 
 
 def slope_of_weights(slope: Tensor, x: Tensor, partial: Tensor, at: int, plan: Tiling, *, bias: bool) -> None:
@@ -34,26 +42,26 @@ def slope_of_weights(slope: Tensor, x: Tensor, partial: Tensor, at: int, plan: T
     )  # fmt: skip
 
 
-def _convolve(x: Tensor, weight: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
+def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
     samples, *sizes, channels = x.shape
     grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
     out = torch.empty_like(x)
-    convolve[grid](x, weight, add, out, *sizes, **shape, FLIP=back, BIAS=bias)
+    convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias)
     return out
 
 
 class _ResidualDepthwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _convolve(x, weight, x, back=False, bias=False)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, table)
+        return _convolve(x, table, x, back=False, bias=False)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, table = ctx.saved_tensors
         samples, *sizes, channels = x.shape
         plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
         slope, partial = slope.contiguous(), partials(plan, weight.numel(), x)
         slope_of_weights(slope, x, partial, 0, plan, bias=False)
-        return slope_before(slope, weight, slope), partial.sum(dim=0).view_as(weight)
+        return slope_before(slope, table, slope), add_rows(partial).view_as(weight), None

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
+from fheat.ops.kernels.sums import add_rows
 
 
 class FHEATWeights(NamedTuple):
@@ -37,23 +38,39 @@ class Mixed(NamedTuple):
     y: Tensor
 
 
-def fheat_half(x: Tensor, gate: tuple[Tensor, Tensor | None] | None, weights: FHEATWeights, eps: float = 1e-5) -> Mixed:
-    """Return x + norm(FHEAT(x)); `gate` is the multiplier (X, Y, Z) and the flag "closed", or None: no transform."""
+def fheat_half(
+    x: Tensor,
+    gate: tuple[Tensor, Tensor | None] | None,
+    weights: FHEATWeights,
+    table: Tensor,
+    eps: float = 1e-5,
+) -> Mixed:
+    """Return x + norm(FHEAT(x)); `gate` is the multiplier (X, Y, Z) and the flag "closed", or None: no transform.
+
+    `table` is that of the depthwise weights.
+    """
     multiplier, closed = gate or (None, None)
-    found = _FHEATHalf.apply(x, multiplier, closed, eps, operand_type(x), *weights)  # type: ignore[no-untyped-call]
-    return Mixed(*found)
+    rest = eps, operand_type(x), *weights
+    return Mixed(*_FHEATHalf.apply(x, multiplier, closed, table, *rest))  # type: ignore[no-untyped-call]
 
 
 class _FHEATHalf(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, multiplier: Tensor | None, closed: Tensor | None, eps: float, dot: str, *weights: Tensor
+        ctx: Any,
+        x: Tensor,
+        multiplier: Tensor | None,
+        closed: Tensor | None,
+        table: Tensor,
+        eps: float,
+        dot: str,
+        *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         w = FHEATWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         shape, splits = plan.shape, plan.splits
-        local = depthwise.biased(x, w.depthwise, w.depthwise_bias)
+        local = depthwise.biased(x, table, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
         fheat.project_forward[plan.grid](
@@ -75,7 +92,7 @@ class _FHEATHalf(torch.autograd.Function):
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
-        ctx.save_for_backward(x, local, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
+        ctx.save_for_backward(x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
         return after, after_moments, y
@@ -83,7 +100,7 @@ class _FHEATHalf(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, local, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
+        x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.eps, ctx.dot
         c, shape, splits = plan.channels, plan.shape, plan.splits
         sizes = [c * c, c, c, c, c, c, 2 * c * c, 2 * c, 27 * c, c]
@@ -114,12 +131,12 @@ class _FHEATHalf(torch.autograd.Function):
             value_slope, gate_slope, local, w.project, local_slope, partial, width, starts[6], plan.voxels, plan.span,
             **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        x_slope = depthwise.slope_before(local_slope, w.depthwise, slope)
+        x_slope = depthwise.slope_before(local_slope, table, slope)
         depthwise.slope_of_weights(local_slope, x, partial, starts[8], plan, bias=True)
         found = dict(zip(
             ("out", "out_bias", "norm", "norm_bias", "after", "after_bias", "project", "project_bias", "depthwise",
              "depthwise_bias"),
-            torch.split(partial.sum(dim=0), sizes), strict=True,
+            torch.split(add_rows(partial), sizes), strict=True,
         ))  # fmt: skip
         gradients = (found[name].view_as(value) for name, value in zip(FHEATWeights._fields, weights, strict=True))
-        return x_slope, multiplier_slope, None, None, None, *gradients
+        return x_slope, multiplier_slope, None, None, None, None, *gradients

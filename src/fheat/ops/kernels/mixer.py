@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import mixer, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
+from fheat.ops.kernels.sums import add_rows
 
 
 class MixerWeights(NamedTuple):
@@ -84,7 +85,7 @@ class _MixerHalf(torch.autograd.Function):
         found = dict(zip(
             ("first", "second", "first_bias", "second_bias", "norm", "norm_bias", "numerator", "denominator", "after",
              "after_bias"),
-            torch.split(partial.sum(dim=0), sizes), strict=True,
+            torch.split(add_rows(partial), sizes), strict=True,
         ))  # fmt: skip
         gradients = (found[name].view_as(value) for name, value in zip(MixerWeights._fields, weights, strict=True))
         return x_slope, None, None, None, *gradients

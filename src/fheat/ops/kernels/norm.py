@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import norm
 from fheat.ops.kernels.launch import pairs, partials, tiling
+from fheat.ops.kernels.sums import add_rows
 
 
 def one_group_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
@@ -45,5 +46,5 @@ class _OneGroupNorm(torch.autograd.Function):
         norm.norm_gradient[plan.grid](
             slope, slope, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
         )
-        scale_slope, shift_slope = partial.sum(dim=0).chunk(2)
+        scale_slope, shift_slope = add_rows(partial).chunk(2)
         return out, scale_slope, shift_slope, None

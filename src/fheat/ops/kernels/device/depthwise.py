@@ -8,13 +8,13 @@ from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 @triton.jit
 def convolve(
-    x, weight, add, out, X, Y, Z,
+    x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """out = depthwise(x), zeros outside, plus `add`: a bias (C) where BIAS, else a residual like x.
 
     With FLIP the transposed convolution, which takes gradients back. One tile per program.
-    `x` (samples, X Y Z, C), `weight` (C, 27).
+    `x` (samples, X Y Z, C), `table` (27, C).
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
@@ -29,8 +29,7 @@ def convolve(
         dk = tap % 3 - 1
         near = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y) & (k + dk >= 0) & (k + dk < Z)
         value = tl.load(x + place + ((di * Y + dj) * Z + dk) * C, mask=near[:, None] & valid[None, :], other=0.0)
-        factor = tl.load(weight + channel * 27 + (26 - tap if FLIP else tap), mask=valid, other=0.0)
-        total += value * factor[None, :]
+        total += value * read_row(table + (26 - tap if FLIP else tap) * C, channel, C)
     if BIAS:
         total += read_row(add, channel, C)
     else:

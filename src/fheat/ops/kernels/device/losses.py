@@ -65,6 +65,7 @@ def sum_voxels(
         number, where = targets_at(target, region, sample.to(tl.int64) * voxels + voxel, rows, MASKED)
         hit = number[None, :] == kind[:, None]
         surprise = tl.log(tl.sum(powers, axis=0)) - tl.sum(tl.where(hit, values, 0.0), axis=0)
+        surprise = tl.where(number < K, surprise, float("nan"))  # a label that is no class must not pass unseen
         inside = where[None, :] == own[:, None]
         entropy += tl.where(inside, surprise[None, :], 0.0)
         inside = inside[:, None, :]
