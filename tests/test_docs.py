@@ -219,7 +219,7 @@ def test_benchmarks_page_names_the_stored_ratios_and_exponents():
     for name, ratio in window["ratio"].items():
         assert f"| `{name}` | {giga(window['macs'][name])} G | {ratio:.2f} |" in text
     assert not stored["not_available"]
-    grown = json.loads((ROOT / "docs" / "images" / "bench-growth.json").read_text())
+    grown = json.loads((ROOT / "benchmarks" / "results" / "bench-growth-cpu.json").read_text())
     for name, power in grown["results"]["sizes"]["exponent"].items():
         assert f"| `{name}` | {power:.2f} |" in text
         assert 0.5 < power < 1.15

@@ -10,6 +10,7 @@ from fheat.nn.mixers import KAN3D
 from fheat.nn.norm import OneGroupNorm
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.kernels.launch import WIDEST
 from fheat.ops.rational import Rational
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ _PARTS = (
     ("mixer.1", nn.Conv3d), ("mixer.2", Rational), ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
 )  # fmt: skip
 """Of a block, in the order in which kernels take their weights and biases."""
-MOST_CHANNELS = 128
-"""More would not fit the fast memory that a kernel keeps its products in."""
 
 
 def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
@@ -36,7 +35,7 @@ def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
         and not _heard(gate)
         and all(
             type(light.depthwise) is nn.Conv3d
-            and light.depthwise.in_channels <= MOST_CHANNELS
+            and light.depthwise.in_channels <= WIDEST
             and not any(_heard(module) for module in light.modules())
             and _as_built(light.first)
             and _as_built(light.second)

@@ -70,7 +70,7 @@ def _weight_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: st
 
 def _shape(channels: int, out_channels: int) -> dict[str, int]:
     """Return what the kernels are specialised for."""
-    padded = max(16, 1 << (out_channels - 1).bit_length())
+    padded = max(16, launch.power_of_two(out_channels))
     block = max(16, min(64, 4096 // padded))
     return {"C": channels, "N": out_channels, "NP": padded, "BLOCK": block, "num_warps": 4, "num_stages": 1}
 

@@ -6,6 +6,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+WIDEST = 128
+"""Channels of a stage: the products of more would not fit the fast memory that a program has."""
 PROGRAMS = 512
 """About four for each multiprocessor of a large GPU."""
 
@@ -41,17 +43,17 @@ class Tiling:
 @lru_cache
 def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     """Cut (samples, voxels, channels) into programs; always the same way, so sums have one order."""
-    padded = max(16, _power_of_two(channels))
+    padded = max(16, power_of_two(channels))
     block = max(16, 2048 // padded)
     tiles = -(-voxels // block)
-    splits = min(_power_of_two(tiles), max(1, _power_of_two(PROGRAMS // samples + 1) // 2))
+    splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
     return Tiling(samples, voxels, channels, padded, block, splits, -(-tiles // splits) * block)
 
 
 @lru_cache
 def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
     """Cut the same into one tile per program, for kernels that keep no sums: the grid, and what they are built for."""
-    padded = max(16, _power_of_two(channels))
+    padded = max(16, power_of_two(channels))
     block = max(8, 4096 // padded)
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
@@ -76,6 +78,6 @@ def operand_type(x: Tensor) -> str:
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(torch.get_autocast_dtype(kind), "ieee")
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """Return the next power of two from `number` on."""
     return 1 << max(number - 1, 0).bit_length()

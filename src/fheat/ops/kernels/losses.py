@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton import next_power_of_2
 
 from fheat.ops.kernels.device import losses as device
+from fheat.ops.kernels.launch import power_of_two
 
 PROGRAMS = 8192
 _TILE = 1024
@@ -27,7 +27,7 @@ def read_weak(logits: Tensor, threshold: Tensor, side: int) -> tuple[Tensor, ...
     """Return label, accepted, inside, foreground (B, X, Y, Z) and the confidence of blocks, shaped like `threshold`."""
     samples, classes, *grid = logits.shape
     logits, last = _dense(logits.detach())
-    padded = next_power_of_2(classes)
+    padded = power_of_two(classes)
     found = [torch.empty(samples, *grid, dtype=torch.uint8, device=logits.device) for _ in range(4)]
     confidence = torch.empty(threshold.shape, device=logits.device)
     device.read_blocks[samples, confidence[0].numel()](
@@ -45,8 +45,8 @@ class _VoxelSums(torch.autograd.Function):
         logits, last = _dense(logits)
         target, voxels = target.contiguous(), target[0].numel()
         region = None if region is None else region.contiguous()
-        shape = {"K": classes, "KP": next_power_of_2(classes), "R": regions, "MASKED": region is not None, "LAST": last}
-        rows = next_power_of_2(regions)
+        shape = {"K": classes, "KP": power_of_two(classes), "R": regions, "MASKED": region is not None, "LAST": last}
+        rows = power_of_two(regions)
         block = _TILE // (rows * shape["KP"])
         programs, span = _runs(samples, voxels, block)
         partial = torch.empty(samples, programs, regions, 4 * classes + 1, device=logits.device)

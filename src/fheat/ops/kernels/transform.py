@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fheat.ops.dct import dct, idct, table
 from fheat.ops.kernels.device.transform import along_axis
+from fheat.ops.kernels.launch import power_of_two
 
 LONGEST = 64
 """Of an axis; beyond it a tile of all its rows no longer fits, and the library's products do the work."""
@@ -49,7 +50,7 @@ def _along(
     length, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     if length == 1 and factor is None and closed is None:
         return x
-    columns, padded = x.numel() // length, max(16, 1 << (length - 1).bit_length())
+    columns, padded = x.numel() // length, max(16, power_of_two(length))
     block = min(128, _ELEMENTS // padded)
     out = torch.empty_like(x)
     along_axis[(-(-columns // block),)](

@@ -37,6 +37,18 @@ def targets_at(target, region, at, rows, MASKED: tl.constexpr):
 
 
 @triton.jit
+def read_tile(
+    logits, target, region, voxel, sample, voxels, kind, K: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr
+):
+    """Return where the logits of some voxels lie, what `softmax` says of them, and their classes and regions."""
+    rows = voxel < voxels
+    place = logits_at(voxel, sample, voxels, kind, K, LAST)
+    values, p, powers = softmax(logits, place, rows, kind, K)
+    number, where = targets_at(target, region, sample.to(tl.int64) * voxels + voxel, rows, MASKED)
+    return rows, place, values, p, powers, number, where
+
+
+@triton.jit
 def store_sums(partial, sums, kind, own, first, K: tl.constexpr, R: tl.constexpr):
     """Store (RP, KP) sums of a program, K numbers from `first` on of the 4 K + 1 of each region."""
     real = (own < R)[:, None] & (kind < K)[None, :]
@@ -59,10 +71,9 @@ def sum_voxels(
     count = tl.zeros([RP, KP, BLOCK], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        place = logits_at(voxel, sample, voxels, kind, K, LAST)
-        values, p, powers = softmax(logits, place, rows, kind, K)
-        number, where = targets_at(target, region, sample.to(tl.int64) * voxels + voxel, rows, MASKED)
+        _, _, values, p, powers, number, where = read_tile(
+            logits, target, region, voxel, sample, voxels, kind, K, MASKED, LAST
+        )
         hit = number[None, :] == kind[:, None]
         surprise = tl.log(tl.sum(powers, axis=0)) - tl.sum(tl.where(hit, values, 0.0), axis=0)
         surprise = tl.where(number < K, surprise, float("nan"))  # a label that is no class must not pass unseen
@@ -95,10 +106,9 @@ def sums_gradient(
     kind = tl.arange(0, KP)
     for start in range(part * span, part * span + span, BLOCK):
         voxel = start + tl.arange(0, BLOCK)
-        rows = voxel < voxels
-        place = logits_at(voxel, sample, voxels, kind, K, LAST)
-        _, p, _ = softmax(logits, place, rows, kind, K)
-        number, where = targets_at(target, region, sample.to(tl.int64) * voxels + voxel, rows, MASKED)
+        rows, place, _, p, _, number, where = read_tile(
+            logits, target, region, voxel, sample, voxels, kind, K, MASKED, LAST
+        )
         g = tl.where(number[None, :] == kind[:, None], 1.0, 0.0)
         inside = where < R
         own = slopes + (sample * R + where) * (3 * K + 1)
