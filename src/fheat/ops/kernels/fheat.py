@@ -78,8 +78,7 @@ class _FHEATHalf(torch.autograd.Function):
         )  # fmt: skip
         t, spectrum = v, None
         if multiplier is not None:
-            spectrum = transform.forward(v)
-            t = transform.inverse(spectrum, multiplier, closed, v)
+            t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
             found = pairs(plan, x)
             norm.find_moments[plan.grid](t, found, plan.voxels, plan.span, **shape, SPLITS=splits)
             # As if there were no gate where it is closed: another order of the sums would be another last bit.
@@ -124,9 +123,9 @@ class _FHEATHalf(torch.autograd.Function):
         )  # fmt: skip
         multiplier_slope = None
         if multiplier is not None:
-            behind = transform.forward(value_slope)
-            multiplier_slope = (behind * spectrum).sum(dim=(0, 4))
-            value_slope = transform.inverse(behind, multiplier, closed, value_slope)
+            learned = ctx.needs_input_grad[1]
+            value_slope, behind = transform.filtered(value_slope, multiplier, closed, keep_spectrum=learned)
+            multiplier_slope = (behind * spectrum).sum(dim=(0, 4)) if learned else None
         fheat.project_backward[plan.grid](
             value_slope, gate_slope, local, w.project, local_slope, partial, width, starts[6], plan.voxels, plan.span,
             **shape, SPLITS=splits, DOT=dot,

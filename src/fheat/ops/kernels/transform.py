@@ -10,52 +10,62 @@ import torch
 from torch import Tensor
 
 from fheat.ops.dct import dct, idct, table
-from fheat.ops.kernels.device.transform import along_axis
+from fheat.ops.kernels.device.transform import along_axis, along_axis_and_back
 from fheat.ops.kernels.launch import power_of_two
 
 LONGEST = 64
 """Of an axis; beyond it a tile of all its rows no longer fits, and the library's products do the work."""
-_ELEMENTS = 4096
+_ELEMENTS = 2048
 """Of a tile."""
 
 
-def forward(x: Tensor) -> Tensor:
-    """Return dct(x)."""
+def filtered(
+    x: Tensor, multiplier: Tensor, closed: Tensor | None, *, keep_spectrum: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return idct(multiplier * dct(x)), `multiplier` (X, Y, Z), or x bit for bit where `closed` is set; and dct(x).
+
+    The spectrum is None where it is not asked for: then nothing stores it.
+    """
+    spectrum: Tensor | None
     if max(x.shape[1:4]) > LONGEST:
-        return dct(x, channels_last=True)
-    for axis in (3, 2, 1):
-        x = _along(x, axis, table(x, x.shape[axis]))
-    return x
-
-
-def inverse(spectrum: Tensor, multiplier: Tensor, closed: Tensor | None, kept: Tensor) -> Tensor:
-    """Return idct(multiplier * spectrum), `multiplier` (X, Y, Z); or `kept`, bit for bit, where `closed` is set."""
-    if max(spectrum.shape[1:4]) > LONGEST:
+        spectrum = dct(x, channels_last=True)
         found = idct(spectrum * multiplier[..., None], channels_last=True)
-        return found if closed is None else torch.where(closed, kept, found)
-    x = _along(spectrum, 1, table(spectrum, spectrum.shape[1], transposed=True), factor=multiplier.contiguous())
-    x = _along(x, 2, table(x, x.shape[2], transposed=True))
-    return _along(x, 3, table(x, x.shape[3], transposed=True), closed=closed, kept=kept)
+        return found if closed is None else torch.where(closed, x, found), spectrum
+    partial = _along(_along(x, 3, table(x, x.shape[3])), 2, table(x, x.shape[2]))
+    partial, spectrum = _there_and_back(partial, multiplier.contiguous(), keep_spectrum)
+    partial = _along(partial, 2, table(x, x.shape[2], transposed=True))
+    return _along(partial, 3, table(x, x.shape[3], transposed=True), closed, x), spectrum
 
 
-def _along(
-    x: Tensor,
-    axis: int,
-    matrix: Tensor,
-    *,
-    factor: Tensor | None = None,
-    closed: Tensor | None = None,
-    kept: Tensor | None = None,
-) -> Tensor:
-    length, inner = x.shape[axis], prod(x.shape[axis + 1 :])
-    if length == 1 and factor is None and closed is None:
+def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    length = x.shape[axis]
+    if length == 1 and closed is None:
         return x
-    columns, padded = x.numel() // length, max(16, power_of_two(length))
-    block = min(128, _ELEMENTS // padded)
     out = torch.empty_like(x)
-    along_axis[(-(-columns // block),)](
-        x, matrix, x if factor is None else factor, x if kept is None else kept, x if closed is None else closed, out,
-        columns, inner, prod(x.shape[1:4]),
-        N=length, NP=padded, C=x.shape[4], BLOCK=block, FACTOR=factor is not None, FLAG=closed is not None, num_warps=4,
+    programs, columns, shape = _tiles(x, axis)
+    along_axis[programs](
+        x, matrix, x if kept is None else kept, x if closed is None else closed, out, columns,
+        **shape, FLAG=closed is not None,
     )  # fmt: skip
     return out
+
+
+def _there_and_back(x: Tensor, multiplier: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """Along the first axis: transform, multiply, transform back."""
+    length, channels = x.shape[1], x.shape[4]
+    out, spectrum = torch.empty_like(x), torch.empty_like(x) if keep else None
+    programs, columns, shape = _tiles(x, 1)
+    along_axis_and_back[programs](
+        x, table(x, length), table(x, length, transposed=True), multiplier, out if spectrum is None else spectrum, out,
+        columns, **shape, C=channels, KEEP=keep,
+    )  # fmt: skip
+    return out, spectrum
+
+
+def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], int, dict[str, int]]:
+    """Return the grid of programs, the number of columns, and what the kernels are built for."""
+    length, inner = x.shape[axis], prod(x.shape[axis + 1 :])
+    columns, padded = x.numel() // length, max(16, power_of_two(length))
+    block = max(16, min(128, _ELEMENTS // padded))
+    shape = {"N": length, "NP": padded, "INNER": inner, "BLOCK": block, "num_warps": 4}
+    return (-(-columns // block),), columns, shape
