@@ -47,6 +47,7 @@ ROOMS = {
     "cli": {
         "bench",
         "engine",
+        "methods",
         "report",
         "metrics",
         "inference",
