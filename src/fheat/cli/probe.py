@@ -10,6 +10,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
+from fheat import __version__
 from fheat.allocation.probe import Others, Probe, probe
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str]) -> None:
     config = _config(options, recipe, card)
     batches = _batches(dataset, config, card, recipe, options.batches, device)
     found = _probe(model.float().to(device).train(), batches, config, options, device)
-    result = json.dumps(_facts(options, config, found), indent=1)
+    result = json.dumps(_facts(options, config, device, found), indent=1)
     if options.out is not None:
         write_file(options.out, (result + "\n").encode())
     print(result if options.json else f"{found}\n\n{_sentences(found)}")
@@ -158,7 +159,7 @@ def _probe(
             raise BadInput(options.model, str(error), "probe a model with gates on data it was made for") from None
 
 
-def _facts(options: ProbeOptions, config: TrainConfig, found: Probe) -> dict[str, Any]:
+def _facts(options: ProbeOptions, config: TrainConfig, device: torch.device, found: Probe) -> dict[str, Any]:
     return {
         "model": options.model,
         "data": str(options.data),
@@ -169,6 +170,8 @@ def _facts(options: ProbeOptions, config: TrainConfig, found: Probe) -> dict[str
         "batch": config.batch,
         "others": options.others,
         "seed": config.seed,
+        "device": str(device),
+        "versions": {"fheat": __version__, "torch": torch.__version__},
         "agreement": found.agreement,
         "gates": found.to_json(),
     }
