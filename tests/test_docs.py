@@ -10,6 +10,7 @@ import pytest
 
 import fheat
 from fheat.allocation.cost import giga
+from fheat.allocation.probe import Finding, Probe
 from fheat.ops.crossovers import CROSSOVERS
 
 ROOT = Path(__file__).parents[1]
@@ -237,3 +238,17 @@ def test_example_trains_and_retires():
     states = re.findall(r"gates\.\d .*(open|retired)", done.stdout)
     assert "open" in states
     assert "retired" in states
+
+
+def test_probe_page_shows_the_stored_run():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "probe-la-4-cpu.json").read_text())
+    found = Probe([Finding(**row) for row in stored["gates"]])
+    text = (ROOT / "docs" / "probe.md").read_text()
+    words = f"--data {stored['data']} --labelled {stored['labelled']} --batches {stored['batches']}"
+    shown = "\n".join(f"    {line}" for line in str(found).split("\n"))
+    assert f"$ fheat probe {stored['model']} {words}\n\n{shown}\n" in text
+    assert f"{sum(row.agrees for row in found)} of {len(found)} sites are as predicted" in text
+    ranked = sorted(found, key=lambda row: row.pairing)
+    assert [row.site for row in ranked[-2:]] == [row.site for row in found if row.state == "open"] == ["enc1", "dec1"]
+    assert [row.site for row in found if not row.agrees] == ["enc3", "enc4"]
+    assert all(row.pairing < 1e-3 * found["dec1"].pairing for row in found if not row.agrees)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fheat.allocation.cost import cost as cost
     from fheat.allocation.merge import compose as compose
     from fheat.allocation.merge import merge as merge
+    from fheat.allocation.probe import probe as probe
     from fheat.allocation.retire import retire as retire
     from fheat.allocation.table import allocation as allocation
     from fheat.errors import BadInput as BadInput
@@ -38,6 +39,7 @@ _HOME = {
     "list_models": "fheat.models.registry",
     "load": "fheat.models.folder",
     "merge": "fheat.allocation.merge",
+    "probe": "fheat.allocation.probe",
     "register_model": "fheat.models.registry",
     "retire": "fheat.allocation.retire",
     "save": "fheat.models.folder",

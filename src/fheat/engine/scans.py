@@ -45,8 +45,16 @@ class Scans:
     spacing: Spacing
 
 
-def load_scans(dataset: Dataset, config: TrainConfig, progress: Progress = lambda done, total: None) -> Scans:
+def load_scans(
+    dataset: Dataset,
+    config: TrainConfig,
+    progress: Progress = lambda done, total: None,
+    *,
+    orientation: str | None = None,
+) -> Scans:
     """Read and normalise the training and validation scans of a dataset, or raise `BadInput`.
+
+    They are brought to an orientation such as `RAS`; by default to their own where they agree.
 
     Most datasets have one grid convention, so each scan is made ready as stored when it is read; those that turn out
     to need another orientation or spacing are read again.
@@ -57,7 +65,7 @@ def load_scans(dataset: Dataset, config: TrainConfig, progress: Progress = lambd
     for case, role in roles:
         ready.append(_read(case, role, ready[0].outline.orientation if ready else None, None, classes, config))
         progress(len(ready), len(roles))
-    orientation, spacing = _common_grid([scan.outline for scan in ready], config.spacing)
+    orientation, spacing = _common_grid([scan.outline for scan in ready], orientation, config.spacing)
     for index, (case, role) in enumerate(roles):
         outline = reorient(ready[index].outline, orientation)
         if orientation != ready[0].outline.orientation or not _alike(outline, spacing):
@@ -164,10 +172,10 @@ def _check_sizes(scans: Sequence[_Ready], config: TrainConfig) -> None:
             )
 
 
-def _common_grid(outlines: Sequence[Volume], asked: Spacing | None) -> tuple[str, Spacing]:
-    """Return the orientation and spacing to bring all scans to: their own where they agree."""
+def _common_grid(outlines: Sequence[Volume], orientation: str | None, asked: Spacing | None) -> tuple[str, Spacing]:
+    """Return the orientation and spacing to bring all scans to: what is asked for, else their own where they agree."""
     orientations = {outline.orientation for outline in outlines}
-    orientation = orientations.pop() if len(orientations) == 1 else "RAS"
+    orientation = orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
     spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
     x, y, z = (float(step) for step in np.median(spacings, axis=0))
     return orientation, asked or (x, y, z)

@@ -1,0 +1,184 @@
+"""`fheat probe MODEL --data DATA`: which sites want global mixing, measured on labelled scans."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from torch import Tensor, nn
+
+from fheat import __version__
+from fheat.allocation.probe import Others, Probe, probe
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse
+from fheat.cli.progress import progress_bar
+from fheat.data.case import Dataset
+from fheat.data.layouts import open_dataset
+from fheat.engine.batches import labelled_batches
+from fheat.engine.classes import checked_classes
+from fheat.engine.config import TrainConfig, checked
+from fheat.engine.memory import memory_for
+from fheat.engine.scans import load_scans
+from fheat.errors import BadInput
+from fheat.files import write_file
+from fheat.inference.predictor import usable_device
+from fheat.methods.base import Batch
+from fheat.methods.supervised import Supervised
+from fheat.models.card import Card
+from fheat.models.folder import load
+from fheat.models.registry import Recipe, recipe_of
+from fheat.ops.gates import gates_of
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Measure, for each gate of a model, the pairing P = -dL/dtau at tau = 0 of the supervised loss on random crops of
+    labelled training scans: P > 0 says that opening the gate lowers the loss. Beside it come the slope at the strength
+    that training left, and what the gate leaves of the gradient. The model is not changed.
+
+    Example: fheat probe la-4 --data scans
+
+    Example: fheat probe run/final --data scans --labelled 4 --others trained --out probe.json
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Model folder, or a model of the zoo, such as la-4; see fheat models."""
+    data: Path
+    """Dataset folder; see fheat data check."""
+    batches: int = 8
+    """Batches of two crops to average over."""
+    labelled: int | None = None
+    """Use the first so many labelled training scans; by default all."""
+    method: Literal["supervised"] = "supervised"
+    """Whose loss: cross-entropy and Dice."""
+    others: Others = "closed"
+    """closed: all gates are closed to measure P; trained: an open gate is closed alone, the others as training left
+    them."""
+    patch_size: tuple[int, int, int] | None = None
+    """Voxels of a crop; the model's own patch if not given."""
+    seed: int = 0
+    """Of crops and dropout."""
+    device: str | None = None
+    """cpu or cuda; a GPU where there is one."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    out: Path | None = None
+    """Also write the JSON to this file."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(ProbeOptions, "probe", arguments)
+    if options.batches < 1:
+        raise UsageError(f"batches={options.batches} is too few: give 1 or more")
+    if options.out is not None and options.out.suffix != ".json":
+        raise UsageError(f"{options.out} is not a .json file: name it so")
+    device = _device(options.device)
+    model = load(options.model)
+    recipe = recipe_of(model)
+    card = model.card if isinstance(model.card, Card) else Card()
+    if not gates_of(model):
+        raise BadInput(options.model, "has no gates to probe", "give a network with gates, see fheat models")
+    dataset = open_dataset(options.data)
+    _check(recipe, card, dataset, options)
+    config = _config(options, recipe, card)
+    batches = _batches(dataset, config, card, recipe, options.batches, device)
+    found = _probe(model.float().to(device).train(), batches, config, options, device)
+    result = json.dumps(_facts(options, config, device, found), indent=1)
+    if options.out is not None:
+        write_file(options.out, (result + "\n").encode())
+    print(result if options.json else f"{found}\n\n{_sentences(found)}")
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        return usable_device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _check(recipe: Recipe, card: Card, dataset: Dataset, options: ProbeOptions) -> None:
+    """Raise `BadInput` where the loss of this model on this dataset has no meaning."""
+    classes = checked_classes(dataset)
+    if len(classes) != recipe.out_channels:
+        reason = f"has {len(classes)} classes ({', '.join(classes)}), {options.model} has {recipe.out_channels}"
+        raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
+    if card.regions:
+        raise BadInput(
+            options.model, "has nested regions, the supervised loss has classes", "use fheat.probe in Python"
+        )
+    if card.intensity is not None and (card.intensity.kind == "window" or card.intensity.nonzero):
+        kind = "window" if card.intensity.kind == "window" else "zscore of non-zero voxels"
+        raise BadInput(options.model, f"takes intensities by {kind}, training does not", "use fheat.probe in Python")
+
+
+def _config(options: ProbeOptions, recipe: Recipe, card: Card) -> TrainConfig:
+    """Return the settings of a run that would draw these crops, intensities and spacing as the model expects them."""
+    settings: dict[str, Any] = {
+        "data": str(options.data),
+        "method": options.method,
+        "labelled": options.labelled,
+        "patch_size": options.patch_size or recipe.patch_size,
+        "spacing": card.spacing,
+        "seed": options.seed,
+    }
+    if card.intensity is not None:
+        settings["intensity"] = card.intensity.kind
+    return checked(settings, "options")
+
+
+def _batches(
+    dataset: Dataset, config: TrainConfig, card: Card, recipe: Recipe, count: int, device: torch.device
+) -> list[Batch]:
+    only_training = replace(dataset, cases=dataset.split("train"))
+    with progress_bar("reading") as show:
+        scans = load_scans(only_training, config, show, orientation=card.orientation)
+    if scans.channels != recipe.in_channels:
+        reason = f"has scans with {scans.channels} channels, the model takes {recipe.in_channels}"
+        raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
+    return labelled_batches(scans, config, count, device)
+
+
+def _probe(
+    model: nn.Module, batches: Sequence[Batch], config: TrainConfig, options: ProbeOptions, device: torch.device
+) -> Probe:
+    method = Supervised(labelled=config.batch)
+
+    def loss(network: Any, batch: Batch) -> Tensor:
+        return method.losses(network, batch)[method.names[0]]
+
+    torch.manual_seed(config.seed)
+    what = f"a step with patch_size {config.patch_size}"
+    with progress_bar("probing") as show, memory_for(what, options.data, device, "use a smaller --patch-size"):
+        try:
+            return probe(model, loss, *batches, others=options.others, progress=show)
+        except ValueError as error:
+            raise BadInput(options.model, str(error), "probe a model with gates on data it was made for") from None
+
+
+def _facts(options: ProbeOptions, config: TrainConfig, device: torch.device, found: Probe) -> dict[str, Any]:
+    return {
+        "model": options.model,
+        "data": str(options.data),
+        "method": config.method,
+        "labelled": config.labelled,
+        "patch_size": config.patch_size,
+        "batches": options.batches,
+        "batch": config.batch,
+        "others": options.others,
+        "seed": config.seed,
+        "device": str(device),
+        "versions": {"fheat": __version__, "torch": torch.__version__},
+        "agreement": found.agreement,
+        "gates": found.to_json(),
+    }
+
+
+def _sentences(found: Probe) -> str:
+    agreeing = sum(row.agrees for row in found)
+    said = f"P > 0 predicts an open gate, P <= 0 a closed one: {agreeing} of {len(found)} sites are as predicted."
+    unclear = [row.site for row in found if row.error is not None and abs(row.pairing) <= 2 * row.error]
+    return said + (f"\nWithin two standard errors of zero: {', '.join(unclear)}." if unclear else "")

@@ -1,0 +1,143 @@
+"""`fheat probe` on phantoms: numbers that Python gives too, the same every time, and refusals of one line."""
+
+import json
+
+import pytest
+import torch
+
+from fheat import Card, create_model, load, probe, save
+from fheat.cli.main import main
+from fheat.data.layouts import open_dataset
+from fheat.data.phantom import write_phantoms
+from fheat.engine.batches import labelled_batches
+from fheat.engine.config import TrainConfig
+from fheat.engine.scans import load_scans
+from fheat.methods.supervised import Supervised
+from fheat.models.card import Intensity
+from fheat.ops.gates import gates_of
+
+PATCH = (32, 32, 32)
+BATCHES = 3
+SPACING = (2.2, 2.4, 2.0)
+ORIENTATION = "LPS"
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantoms") / "scans"
+    write_phantoms(folder, 4, test=0, shape=(40, 36, 34))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=PATCH)
+    gates_of(model)["enc1"].delta.data.fill_(-0.2)
+    card = Card(spacing=SPACING, orientation=ORIENTATION, intensity=Intensity(kind="none"))
+    return save(model, tmp_path_factory.mktemp("models") / "model", card)
+
+
+def words(folder, phantoms, *more):
+    return [str(word) for word in ("probe", folder, "--data", phantoms, "--device", "cpu", *more)]
+
+
+def test_what_is_printed_is_what_python_finds(folder, phantoms, tmp_path, capsys):
+    given = words(folder, phantoms, "--batches", BATCHES, "--labelled", 2, "--seed", 5, "--json")
+    assert main([*given, "--out", str(tmp_path / "found.json")]) == 0
+    text = capsys.readouterr().out
+    assert (tmp_path / "found.json").read_text() == text
+    found = json.loads(text)
+    settings = {"labelled": 2, "patch_size": PATCH, "seed": 5, "spacing": SPACING, "intensity": "none"}
+    config = TrainConfig(data=str(phantoms), method="supervised", **settings)
+    scans = load_scans(open_dataset(phantoms), config, orientation=ORIENTATION)
+    batches = labelled_batches(scans, config, BATCHES, torch.device("cpu"))
+    assert [tuple(batch.images.shape) for batch in batches] == [(2, 1, *PATCH)] * BATCHES
+    method, model = Supervised(), load(folder).train()
+    torch.manual_seed(5)  # of dropout
+    again = probe(model, lambda network, batch: method.losses(network, batch)["total"], *batches)
+    assert found["gates"] == again.to_json()
+    assert found["agreement"] == again.agreement
+    assert (found["batches"], found["batch"], found["others"], found["labelled"]) == (BATCHES, 2, "closed", 2)
+    first = found["gates"][0]
+    assert (first["site"], first["state"], first["attenuation"]) == ("enc1", "closed", 1.0)
+    assert all(gate["error"] is not None for gate in found["gates"])
+
+
+def test_the_table_says_how_many_sites_agree(folder, phantoms, capsys):
+    given = words(folder, phantoms, "--batches", 1, "--labelled", 1)
+    assert main(given) == 0
+    table, said = capsys.readouterr().out.split("\n\n")
+    lines = table.split("\n")
+    assert len(lines) == 9
+    agreeing = sum(line.split()[-1] == "yes" for line in lines)
+    assert said == f"P > 0 predicts an open gate, P <= 0 a closed one: {agreeing} of 8 sites are as predicted.\n"
+    assert main([*given, "--others", "trained"]) == 0
+    other = capsys.readouterr().out.split("\n\n")[0].split("\n")
+    assert [line.split()[6] for line in other] == [line.split()[6] for line in lines]  # slopes are the same
+    assert [line.split()[4] for line in other] != [line.split()[4] for line in lines]
+
+
+def test_crops_are_those_of_the_labelled_training_scans(phantoms):
+    config = TrainConfig(data=str(phantoms), method="supervised", patch_size=PATCH)
+    dataset = open_dataset(phantoms)
+    scans = load_scans(dataset, config)
+    assert scans.labelled == len(dataset.split("train")) == 3
+    batches = labelled_batches(scans, config, 3, torch.device("cpu"))
+    other = labelled_batches(scans, config.model_copy(update={"resident": "no"}), 3, torch.device("cpu"))
+    for batch, streamed in zip(batches, other, strict=True):
+        assert all(map(torch.equal, batch, streamed))
+        assert batch.weak.shape == (0, 1, *PATCH)
+        assert batch.labels.max() == 1
+    assert not torch.equal(batches[0].images, batches[1].images)
+
+
+def test_scans_are_turned_to_the_orientation_of_the_model(phantoms):
+    config = TrainConfig(data=str(phantoms), method="supervised", labelled=1, patch_size=PATCH)
+    dataset = open_dataset(phantoms)
+    own = load_scans(dataset, config)
+    turned = "".join(dict(zip("RLAPSI", "LRPAIS", strict=True))[letter] for letter in own.orientation)
+    flipped = load_scans(dataset, config, orientation=turned)
+    assert flipped.orientation == turned
+    assert abs(flipped.volumes[0].values()[:, ::-1, ::-1, ::-1] - own.volumes[0].values()).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--batches", 0], 2, "batches=0 is too few"),
+        (["--out", "found.txt"], 2, "found.txt is not a .json file"),
+        (["--device", "nonsense"], 2, "device 'nonsense' is unknown"),
+        (["--others", "open"], 2, "others"),
+        (["--method", "cse"], 2, "method"),
+        (["--labelled", 9], 3, "labelled training scans, not 9"),
+        (["--labelled", 0], 3, "field labelled"),
+        (["--patch-size", 64, 64, 64], 3, "would be padding"),
+        (["--patch-size", 16, 16, 16], 3, "smaller than 32 on an axis"),
+    ],
+)
+def test_refusals(folder, phantoms, capsys, more, code, says):
+    assert main(words(folder, phantoms, *more)) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert says in error
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "card", "says"),
+    [
+        ("light_unetr", {}, Card(), "has no gates to probe; give a network with gates"),
+        ("fheat_seg", {"out_channels": 3}, Card(), "has 2 classes (background, left_atrium), "),
+        ("fheat_seg", {"in_channels": 2}, Card(), "has scans with 1 channels, the model takes 2"),
+        ("fheat_seg", {}, Card(regions=(1, 2)), "has nested regions"),
+        ("fheat_seg", {}, Card(intensity=Intensity(kind="window", low=0, high=1)), "takes intensities by window"),
+    ],
+)
+def test_models_that_do_not_fit(phantoms, tmp_path, capsys, network, options, card, says):
+    folder = save(create_model(network, patch_size=PATCH, **options), tmp_path / "model", card)
+    assert main(words(folder, phantoms, "--batches", 1)) == 3
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert says in error
+    assert main(words(tmp_path / "none", phantoms)) == 3
+    assert main(words(folder, tmp_path / "nowhere")) == 3
