@@ -82,6 +82,12 @@ class Train:
     """none for scans that are normalised already. Default zscore."""
     resident: Literal["auto", "yes", "no"] | None = None
     """Keep all scans on the GPU (yes) or stream crops from host memory (no). Default auto: no where they do not fit."""
+    probe_at: tuple[int, ...] | None = None
+    """Iterations after which to measure which way the loss pulls each gate; 0 is before the first."""
+    noise_at: int | None = None
+    """Iteration after which every closed gate is opened at random, to see what becomes of it."""
+    spike_at: int | None = None
+    """Iteration after which the rate is ten times as large, for 100 iterations."""
     tensorboard: bool = False
     """Write RUN/tensorboard too; needs fheat[tensorboard]."""
     device: str | None = None

@@ -68,6 +68,18 @@ class TrainConfig(BaseModel):
     """On a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
+    probe_at: tuple[Count, ...] = ()
+    """Iterations after which the pairing of every gate (Proposition 1) is measured and logged; 0 is before the first.
+    The run itself goes on as without."""
+    probe_batches: PositiveInt = 8
+    """Batches it is averaged over, the same at every look."""
+    noise_at: PositiveInt | None = None
+    """Iteration after which every closed gate is opened at random, D = noise |n| with n normal; never if None."""
+    noise: PositiveFloat = 0.3
+    spike_at: PositiveInt | None = None
+    """Iteration after which the rate is `spike` times as large for `spike_for` iterations; never if None."""
+    spike: PositiveFloat = 10.0
+    spike_for: PositiveInt = 100
     tensorboard: bool = False
     """Write the log for TensorBoard too."""
 
@@ -77,6 +89,9 @@ class TrainConfig(BaseModel):
             raise ValueError(f"patch_size: method cse needs multiples of {BLOCK}, not {self.patch_size}")
         if any(step > size for step, size in zip(self.stride or (), self.patch_size, strict=False)):
             raise ValueError(f"stride: {self.stride} leaves gaps between windows of {self.patch_size}")
+        for name, at in (("probe_at", self.probe_at), ("noise_at", [self.noise_at]), ("spike_at", [self.spike_at])):
+            if late := [count for count in at if count is not None and count > self.iterations]:
+                raise ValueError(f"{name}: {late[0]} is after the last of {self.iterations} iterations")
         return self
 
     def to_toml(self) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fheat.data.layouts import open_dataset
+from fheat.engine.batches import Batches
 from fheat.engine.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from fheat.engine.classes import class_names
 from fheat.engine.config import TrainConfig
@@ -18,9 +20,11 @@ from fheat.engine.optimiser import Optimiser, Rates
 from fheat.engine.order import draw_order, draw_places
 from fheat.engine.parallel import device_for
 from fheat.engine.placement import place
+from fheat.engine.probing import Probing
 from fheat.engine.resume import check_same_run
 from fheat.engine.run_folder import RunFolder
 from fheat.engine.scans import load_scans
+from fheat.engine.schedule import NO_SPIKE, Spike
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.engine.tensorboard import TensorBoard
@@ -95,7 +99,10 @@ class Run:
         self.dataset = group.together(lambda: open_dataset(config.data))
         self.scans = group.together(lambda: load_scans(self.dataset, config, reading))
         self.classes = class_names(self.dataset.labels)
+        if config.probe_at and group.size > 1:
+            raise BadInput("probe_at", "is for runs of one process", "leave it out, or probe the model folders later")
         self.step = self._build()
+        self.probing = Probing(self._probe_batches, config.seed)
         self.best: float | None = None
         self.done = self._logged = 0
         self._stopping = 0
@@ -117,17 +124,25 @@ class Run:
                 raise BadInput(self.folder.path, f"training diverged by iteration {self.done}", remedy) from None
 
     def _to_the_end(self) -> Path:
-        config, first, began = self.config, self.done, time.perf_counter()
+        config = self.config
+        if self.done == 0 and 0 in config.probe_at:
+            self._probe()
+        first, began = self.done, time.perf_counter()
         while self.done < config.iterations:
             self.step()
             self.done += 1
+            if self.done == config.noise_at:
+                self.step.reopen_gates(config.noise, config.seed)
             at_end = self.done == config.iterations
             reason = self.group.largest(self._stopping)
             validating = bool(self.scans.validation) and (self.done % config.validate_every == 0 or at_end)
             saving = self.done % config.checkpoint_every == 0 or at_end or reason
-            if not (validating or saving or self.done % FLUSH == 0):
+            probing = self.done in config.probe_at
+            if not (validating or saving or probing or self.done % FLUSH == 0):
                 continue
             self.group.lead(partial(self._look, first, began))
+            if probing:
+                self._probe()
             if validating:
                 self.group.lead(self._validate)
             if saving:
@@ -176,7 +191,7 @@ class Run:
             restore(self.step, found.tensors)
             self.done = self._logged = found.iteration
             self.best = found.facts["best"]
-        self.group.lead(lambda: self.folder.rewind_log(self.done))
+        self.group.lead(lambda: self.folder.rewind_log(self.done if found else -1))  # what is logged at 0 comes again
 
     def _set(self) -> dict[str, Any]:
         """Return what tells the scans of this run from others, wherever they lie."""
@@ -221,6 +236,9 @@ class Run:
             self.best = mean
             self._save("best")
 
+    def _probe(self) -> None:
+        self.folder.log([{"iteration": self.done, "probe": self.probing(self.step)}])
+
     def _save(self, name: str) -> None:
         config = self.config
         windows = self._windows()
@@ -248,20 +266,11 @@ class Run:
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
         model = _network(config, scans.channels, len(self.classes))
-        method, size = _method(config, self.group), self.group.size
+        method = _method(config, self.group)
         with memory_for(f"a set of {len(scans.volumes)} scans", config.data, self.device, "set resident to no"):
             store = place(scans.volumes, self.device, config.resident)
         scans.volumes.clear()  # the store has them
-        generator = torch.Generator().manual_seed(config.seed)
-        count, rest = scans.labelled, len(scans.names) - scans.labelled
-        orders = (
-            draw_order(count, size * method.labelled, config.iterations, generator),
-            count + draw_order(rest, size * method.unlabelled, config.iterations, generator),
-        )
-        places = (
-            draw_places(size * method.labelled, config.iterations, generator),
-            draw_places(size * method.unlabelled, config.iterations, generator),
-        )
+        orders, places = self._drawn(method, config.iterations, config.seed)
         model.to(self.device).train()
         rates = Rates(config.rate, config.theta_rate, config.delta_rate, config.rational_rate)
         return Step(
@@ -273,9 +282,27 @@ class Run:
             places=places,
             patch=config.patch_size,
             warm_up=config.warm_up,
+            spike=NO_SPIKE if config.spike_at is None else Spike(config.spike_at, config.spike_for, config.spike),
             precision=torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32,
             group=self.group,
         )
+
+    def _drawn(self, method: Method, iterations: int, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return which scans come and where crops of them lie, labelled and unlabelled, for the whole group."""
+        generator = torch.Generator().manual_seed(seed)
+        labelled, unlabelled = self.group.size * method.labelled, self.group.size * method.unlabelled
+        count, rest = self.scans.labelled, len(self.scans.names) - self.scans.labelled
+        orders = (
+            draw_order(count, labelled, iterations, generator),
+            count + draw_order(rest, unlabelled, iterations, generator),
+        )
+        places = draw_places(labelled, iterations, generator), draw_places(unlabelled, iterations, generator)
+        return orders, places
+
+    def _probe_batches(self) -> Batches:
+        """Batches of the run's kind that no iteration sees, or not in this order."""
+        drawn = self._drawn(self.step.method, self.config.probe_batches, self.config.seed + 1)
+        return Batches(self.step.store, *drawn, self.config.patch_size)
 
 
 def _network(config: TrainConfig, channels: int, classes: int) -> SegmentationNetwork:

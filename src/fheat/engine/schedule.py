@@ -1,20 +1,34 @@
 """The learning rate over the iterations: linear warm-up, then half a cosine to zero."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def rate_factor(iteration: Tensor, *, iterations: int, warm_up: int) -> Tensor:
+class Spike(NamedTuple):
+    """From iteration `at` on, counted from 0, the rate is `factor` times what it would be, for `length` iterations."""
+
+    at: int
+    length: int
+    factor: float
+
+
+NO_SPIKE = Spike(0, 0, 1.0)
+
+
+def rate_factor(iteration: Tensor, *, iterations: int, warm_up: int, spike: Spike = NO_SPIKE) -> Tensor:
     """Return what the base rate is multiplied with in an iteration, counted from 0, as a tensor on its device.
 
-    (n + 1) / warm_up in the warm-up, then (1 + cos(pi (n - warm_up) / (iterations - warm_up))) / 2.
+    (n + 1) / warm_up in the warm-up, then (1 + cos(pi (n - warm_up) / (iterations - warm_up))) / 2; times the spike.
     """
     n = iteration.double()
     rising = (n + 1) / max(warm_up, 1)
     falling = (1 + torch.cos(math.pi * (n - warm_up) / max(iterations - warm_up, 1))) / 2
-    return torch.where(n < warm_up, rising, falling.clamp(min=0)).float()
+    factor = torch.where(n < warm_up, rising, falling.clamp(min=0))
+    spiked = (n >= spike.at) & (n < spike.at + spike.length)
+    return torch.where(spiked, spike.factor * factor, factor).float()
 
 
 def released_rate(iteration: int, *, base: float = 0.01, iterations: int = 15_000, warm_up: int = 500) -> float:

@@ -3,15 +3,16 @@
 import torch
 from torch import Tensor
 
-from fheat.data.augment import gamma, noise
 from fheat.data.pack import Size
 from fheat.data.store import VolumeStore
 from fheat.data.stream import HostStore
+from fheat.engine.batches import Batches
 from fheat.engine.optimiser import Optimiser
 from fheat.engine.parallel import parallel
-from fheat.engine.schedule import rate_factor
+from fheat.engine.perturb import reopen
+from fheat.engine.schedule import NO_SPIKE, Spike, rate_factor
 from fheat.group import ALONE, Group
-from fheat.methods.base import Batch, Method
+from fheat.methods.base import Method
 from fheat.methods.teacher import MeanTeacher
 from fheat.models.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
@@ -46,18 +47,15 @@ class Step:
         patch: Size,
         warm_up: int,
         precision: torch.dtype,
+        spike: Spike = NO_SPIKE,
         group: Group = ALONE,
     ) -> None:
         device = store.low.device
         self.model, self.method, self.store, self.optimiser = model, method, store, optimiser
-        self.warm_up, self.precision, self.group = warm_up, precision, group
+        self.warm_up, self.precision, self.spike, self.group = warm_up, precision, spike, group
         self.network = parallel(model, group)
         self.iterations = len(orders[0])
-        cases, where = (
-            [group.rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in (orders, places)
-        )
-        self.crops = [store.crops(*drawn, patch) for drawn in zip(cases, where, strict=True) if drawn[0].shape[1]]
-        self.unlabelled = cases[1].to(device)
+        self.batches = Batches(store, orders, places, patch, group)
         if method.needs_teacher:
             method.teacher = MeanTeacher(model)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
@@ -78,8 +76,7 @@ class Step:
         self._calls += 1
         if self._calls % _LOOK == 0 and self.group.size == 1:  # others would wait for its gradients
             self._let_closed_gates_sleep()
-        for crops in self.crops:
-            crops.load(self.iteration)
+        self.batches.load(self.iteration)
         if self.iteration.device.type != "cuda":
             self._advance()
             return
@@ -99,6 +96,12 @@ class Step:
                 self._advance()
             self._graph.replay()
 
+    def reopen_gates(self, scale: float, seed: int) -> dict[str, float]:
+        """Open every closed gate at random, see `fheat.engine.perturb`; return what was opened."""
+        opened = reopen(self.gates, scale, seed)
+        self._graph, self._closed_before = None, []
+        return opened
+
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
 
@@ -113,7 +116,7 @@ class Step:
             self._graph = None
 
     def _advance(self) -> None:
-        batch = self._batch()
+        batch = self.batches(self.iteration)
         self.optimiser.zero_grad()
         with torch.autocast(
             self.iteration.device.type, self.precision, enabled=self.precision != torch.float32, cache_enabled=False
@@ -124,7 +127,7 @@ class Step:
             if gate.asleep:  # what its transform would have sent back: the optimiser's moments go on as if it had
                 for parameter in gate.parameters():
                     parameter.grad = torch.zeros_like(parameter)
-        factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up)
+        factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up, spike=self.spike)
         norm = self.optimiser.step(factor)
         if self.method.needs_teacher:
             self.method.teacher.follow(self.model, self.iteration)
@@ -134,12 +137,3 @@ class Step:
         row = self.group.mean(torch.stack([value.to(self.history.device, torch.float32) for value in values]))
         self.history.index_copy_(0, self.iteration[None], row[None])
         self.iteration += 1
-
-    def _batch(self) -> Batch:
-        images, labels = self.crops[0](self.iteration)
-        if self.unlabelled.shape[1] == 0:
-            return Batch(images, labels, images[:0], images[:0])
-        weak, _ = self.crops[1](self.iteration)
-        unlabelled = self.unlabelled.index_select(0, self.iteration[None])[0]
-        bright = gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled], group=self.group)
-        return Batch(images, labels, weak, noise(bright, group=self.group))

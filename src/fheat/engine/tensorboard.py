@@ -52,10 +52,14 @@ class TensorBoard:
 def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield tag and value of every number of a log line but its iteration.
 
-    `D.enc1` becomes D/enc1 and `alpha.enc1` alpha/enc1, `cases` cases/ID; what has no other place is a loss.
+    `D.enc1` becomes D/enc1 and `alpha.enc1` alpha/enc1, `cases` cases/ID, `probe` pairing/enc1 and so on; what has no
+    other place is a loss.
     """
     for name, value in line.items():
-        if isinstance(value, Mapping):
+        if name == "probe":
+            for site, measured in value.items():
+                yield from ((f"{what}/{site}", number) for what, number in measured.items() if number is not None)
+        elif isinstance(value, Mapping):
             yield from ((f"{name}/{key}", number) for key, number in value.items())
         elif name != "iteration":
             yield _NAMES.get(name) or (name.replace(".", "/", 1) if "." in name else f"loss/{name}"), float(value)

@@ -1,0 +1,122 @@
+"""Runs that are looked at or pushed: a probe changes nothing, noise opens closed gates, a spike raises the rate."""
+
+import json
+
+import pytest
+import torch
+
+from fheat.engine.config import checked
+from fheat.engine.loop import Run, Stopped
+from fheat.engine.perturb import reopen
+from fheat.engine.schedule import Spike, rate_factor
+from fheat.errors import BadInput
+from fheat.ops.gates import gates_of
+from fheat.ops.heat import FractionalHeat
+
+
+def lines(run, key):
+    found = map(json.loads, (run.folder.path / "log.jsonl").read_text().splitlines())
+    return [line for line in found if key in line]
+
+
+def weights(run):
+    return torch.cat([parameter.detach().flatten() for parameter in run.step.model.parameters()])
+
+
+@pytest.mark.parametrize("method", ["cse", "supervised"])
+def test_probing_changes_nothing(config, tmp_path, method):
+    plain = Run(config(method=method), tmp_path / "plain", device="cpu")
+    plain.train()
+    looked = Run(config(method=method, probe_at=(0, 3, 6), probe_batches=2), tmp_path / "looked", device="cpu")
+    looked.train()
+    assert torch.equal(weights(plain), weights(looked))
+    assert torch.equal(plain.step.history, looked.step.history)
+    found = lines(looked, "probe")
+    assert [line["iteration"] for line in found] == [0, 3, 6]
+    for line in found:
+        assert set(line["probe"]) == set(looked.step.gates)
+        for site, measured in line["probe"].items():
+            assert measured["error"] >= 0
+            closed = any(
+                step["iteration"] == line["iteration"] and step[f"D.{site}"] == 0 for step in lines(looked, "D.enc1")
+            )
+            assert (measured["attenuation"] == 1.0) == closed
+    assert found[0]["probe"] != found[2]["probe"]
+
+
+def test_the_same_batches_at_every_look(config, tmp_path):
+    run = Run(config(probe_at=(1,), probe_batches=2), tmp_path / "run", device="cpu")
+    assert run.probing(run.step) == run.probing(run.step)
+
+
+def test_a_probe_before_the_first_iteration_is_logged_once(config, tmp_path):
+    settings = config(probe_at=(0, 2), probe_batches=1, checkpoint_every=100)
+    run = Run(settings, tmp_path / "run", device="cpu")
+    run._probe()
+    again = Run(settings, tmp_path / "run", resume=True, device="cpu")
+    again.train()
+    assert [line["iteration"] for line in lines(again, "probe")] == [0, 2]
+
+
+def test_noise_opens_what_was_closed_and_nothing_else():
+    gates = {name: FractionalHeat(initial_strength=start) for name, start in (("a", 0.0), ("b", 0.5), ("c", 0.0))}
+    gates["d"] = FractionalHeat(strength=0.0)
+    gates["a"].sleep()
+    opened = reopen(gates, 0.3, seed=1)
+    assert set(opened) == {"a", "c"}
+    assert all(0 < strength == pytest.approx(gates[site].strength.item()) for site, strength in opened.items())
+    assert not gates["a"].asleep
+    assert gates["b"].strength.item() == 0.5
+    assert reopen(gates, 0.3, seed=1) == {}
+
+
+def test_noise_is_half_a_normal_distribution():
+    gates = {str(index): FractionalHeat(initial_strength=0.0) for index in range(2000)}
+    values = torch.tensor(list(reopen(gates, 0.3, seed=0).values()))
+    assert values.mean() == pytest.approx(0.3 * (2 / torch.pi) ** 0.5, rel=0.05)
+    assert values.square().mean().sqrt() == pytest.approx(0.3, rel=0.05)
+
+
+def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_path):
+    settings = config(noise_at=3, checkpoint_every=3)
+
+    def closed_from_the_start(name):
+        run = Run(settings, tmp_path / name, device="cpu")  # seeds the generators
+        for gate in gates_of(run.step.model).values():
+            gate.set_strength(0.0)
+        return run
+
+    whole = closed_from_the_start("whole")
+    whole.train()
+    cut = closed_from_the_start("cut")
+    cut.stop()
+    with pytest.raises(Stopped):
+        cut.train()
+    assert cut.done == 1
+    resumed = Run(settings, tmp_path / "cut", resume=True, device="cpu")
+    resumed.train()
+    assert torch.equal(weights(whole), weights(resumed))
+    strengths = {line["iteration"]: line["D.enc1"] for line in lines(whole, "D.enc1")}
+    assert strengths[3] == 0
+    assert strengths[4] > 0
+
+
+def test_a_spike_multiplies_the_rate_for_a_while(config, tmp_path):
+    plain, spiked = (
+        [rate_factor(torch.tensor(n), iterations=100, warm_up=20, **extra).item() for n in range(100)]
+        for extra in ({}, {"spike": Spike(50, 7, 10.0)})
+    )
+    ratio = [after / before for before, after in zip(plain, spiked, strict=True)]
+    assert ratio == pytest.approx([10.0 if 50 <= n < 57 else 1.0 for n in range(100)])
+    run = Run(config(spike_at=3, spike_for=2, spike=10.0), tmp_path / "run", device="cpu")
+    run.train()
+    rates = [line["rate"] for line in lines(run, "rate")]
+    expected = [rate_factor(torch.tensor(n), iterations=6, warm_up=2).item() for n in range(6)]
+    assert rates == pytest.approx([value * (10 if n in (3, 4) else 1) for n, value in enumerate(expected)])
+
+
+@pytest.mark.parametrize("field", ["noise_at", "spike_at", "probe_at"])
+def test_beyond_the_end_is_refused(field):
+    value = [20] if field == "probe_at" else 20
+    with pytest.raises(BadInput, match=f"{field}: 20 is after the last of 10"):
+        checked({"data": "x", "iterations": 10, field: value}, "options")
