@@ -183,6 +183,17 @@ def test_controls(controls):
     assert min(run["sd"] for run in controls["uneven start"]["interchangeable"]["runs"]) > 0.05
 
 
+def test_only_an_order_below_one_closes_in_small_steps():
+    """With target = signal the loss goes like D^(2 alpha): its slope brings D to zero in finite time for alpha < 1."""
+    for alpha, closed in ((0.75, 7), (1.5, 0)):
+        experiment = differentiated(Settings(seeds=1, alpha=alpha), every_site=False)
+        strengths = descend(experiment.chains, iterations=2000, rate=1e-4, decay=1e-3, keep=[2000])[0]
+        assert int((strengths == 0).sum()) == closed
+        idle = torch.arange(SITES) != experiment.planted[0] - 1
+        assert strengths[idle].max() < 0.01
+        assert strengths[~idle].item() > 0.1
+
+
 def test_a_share_smaller_than_a_step_closes_gates_that_are_needed(controls):
     found = controls["alpha 0.3"]["interchangeable"]
     assert found["exact"] == pytest.approx(4 * 8 ** (-1 / 0.3))
@@ -202,7 +213,7 @@ def test_record_is_plain_and_progress_is_complete():
     record = simulate(Settings(seeds=1, iterations=150), progress=lambda done, total: seen.append((done, total)))
     assert json.loads(json.dumps(record, allow_nan=False)).keys() == record.keys()
     assert seen == sorted(seen)
-    assert {total for _, total in seen} == {5 * 150}
+    assert {total for _, total in seen} == {6 * 150}
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 37, 6000])

@@ -136,15 +136,22 @@ def _alike(settings: Settings) -> dict[str, Experiment]:
 
 def _apart(settings: Settings) -> list[tuple[Settings, dict[str, Experiment]]]:
     """Controls that differ in how they are trained."""
-    undecayed = replace(settings, decay=0.0)
-    uneven = {"uneven start, no weight decay/interchangeable": interchangeable(undecayed, UNEVEN_START)}
+    undecayed, slow = replace(settings, decay=0.0), replace(settings, rate=1e-4)
     varied = {
-        "no weight decay": undecayed,
         "rate 0.03": replace(settings, rate=0.03),
         "softplus": replace(settings, strength="softplus"),
         "exp": replace(settings, strength="exp"),
     }
-    return [(each, _both(name, each) | (uneven if each is undecayed else {})) for name, each in varied.items()]
+    uneven = {"uneven start, no weight decay/interchangeable": interchangeable(undecayed, UNEVEN_START)}
+    slowly = {
+        f"alpha {alpha}, rate 0.0001/differentiated": differentiated(replace(slow, alpha=alpha), every_site=False)
+        for alpha in (0.75, 1.5)
+    }
+    return [
+        (undecayed, _both("no weight decay", undecayed) | uneven),
+        *((each, _both(name, each)) for name, each in varied.items()),
+        (slow, slowly),
+    ]
 
 
 def _both(name: str, settings: Settings) -> dict[str, Experiment]:

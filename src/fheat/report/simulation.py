@@ -77,7 +77,7 @@ def _locking(axes: Any, record: dict[str, Any]) -> None:
     axes.set(title="(c) a site with P = 0, by kind of strength", ylabel="strength D")
     axes.set_yscale("symlog", linthresh=min(ends))
     axes.set_ylim(-0.2 * min(ends), None)
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 0.12))
 
 
 def _by_site(rows: list[list[float]]) -> list[list[float]]:

@@ -68,25 +68,30 @@ def _remark(record: dict[str, Any]) -> str:
 
 
 def _controls(controls: dict[str, Any]) -> str:
-    lines = [_HEAD, *(_control(name, found) for name, found in controls.items())]
+    lines = [_HEAD, *(control_cells(name, found) for name, found in controls.items())]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     rows = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join(rows)
 
 
-def _control(name: str, found: dict[str, Any]) -> tuple[str, ...]:
-    even, planted = found["interchangeable"], found.get("differentiated")
-    spread = (f"{even['exact']:.4f}", _of(even["runs"], "mean"), _of(even["runs"], "sd"))
-    shared = (name, *spread, f"{even['closed']} of {even['gates']}")
-    if planted is None:
-        return (*shared, "", "", "", "")
-    largest = planted["largest_idle"]
+def control_cells(name: str, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of one control, a cell for each column; empty where an experiment was not part of it."""
+    even, planted = found.get("interchangeable"), found.get("differentiated")
+    return (name, *(_even_cells(even) if even else [""] * 4), *(_planted_cells(planted) if planted else [""] * 4))
+
+
+def _even_cells(found: dict[str, Any]) -> tuple[str, ...]:
+    runs = found["runs"]
+    return f"{found['exact']:.4f}", _of(runs, "mean"), _of(runs, "sd"), f"{found['closed']} of {found['gates']}"
+
+
+def _planted_cells(found: dict[str, Any]) -> tuple[str, ...]:
+    least, largest = found["smallest_idle"], found["largest_idle"]
     return (
-        *shared,
-        span(planted_values(planted["runs"], "D"), ".3f"),
-        "0" if largest == 0 else span([planted["smallest_idle"], largest], ".1e"),
-        f"{planted['idle_closed']} of {planted['idle']}",
-        f"{planted['predicted']} of {planted['sites']}",
+        span(planted_values(found["runs"], "D"), ".3f"),
+        "0" if largest == 0 else span([least, largest], ".1e"),
+        f"{found['idle_closed']} of {found['idle']}",
+        f"{found['predicted']} of {found['sites']}",
     )
 
 
