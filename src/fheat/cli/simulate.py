@@ -29,7 +29,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, Overf
 @dataclass(frozen=True)
 class Simulate:
     """Train gates on 1D signals: interchangeable ones share the work, and of eight sites only the one that needs mixing
-    keeps its gate, which the sign of the pairing P tells beforehand. Then controls. Half a minute, no data.
+    keeps its gate, which the sign of the pairing P tells beforehand. Then controls. Under a minute, no data.
 
     Example: fheat simulate --out simulation
     """
@@ -72,13 +72,12 @@ def run(arguments: Sequence[str]) -> None:
         found = simulate(settings, controls=options.controls, progress=show)
     seconds = round(time.perf_counter() - begin, 1)
     record = {**said, "machine": machine(), "seed": list(range(settings.seeds)), "seconds": seconds, **found}
-    print(_text(record) if options.json else simulation_table(record))
-    if options.out is not None:
-        written = {RECORD: _text(record).encode() + b"\n", PICTURE: simulation_picture(record)}
-        for name, data in written.items():
-            write_file(options.out / name, data)
-        if not options.json:
-            print(f"\nwrote {', '.join(str(options.out / name) for name in written)}")
+    text = _text(record) if options.json else simulation_table(record)
+    if options.out is not None:  # before printing: a reader that leaves must not cost the result
+        write_file(options.out / RECORD, _text(record).encode() + b"\n")
+        write_file(options.out / PICTURE, simulation_picture(record))
+        text += "" if options.json else f"\n\nwrote {options.out / RECORD}, {options.out / PICTURE}"
+    print(text)
 
 
 def _redraw(options: Simulate) -> None:
