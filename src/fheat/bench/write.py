@@ -11,12 +11,12 @@ from fheat.files import write_file
 RECORD, PICTURE = "bench.json", "bench.png"
 
 
-def check_target(folder: Path) -> None:
-    """Refuse, before anything is measured, a folder that holds a result already, or a file in its place."""
+def check_target(folder: Path, record: str | None = RECORD) -> None:
+    """Refuse, before anything is measured, a folder that holds a `record` already, or a file in its place."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(folder, "is a file", "give a folder to write to")
-    if (folder / RECORD).exists():
-        raise BadInput(folder / RECORD, "exists already", "choose another folder or remove it")
+    if record is not None and (folder / record).exists():
+        raise BadInput(folder / record, "exists already", "choose another folder or remove it")
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> list[Path]:

@@ -17,7 +17,7 @@ from fheat.bench.step import METHODS
 from fheat.bench.table import tables
 from fheat.bench.write import PICTURE, check_target, write_record
 from fheat.cli.main import UsageError
-from fheat.cli.options import parse
+from fheat.cli.options import parse, without_out
 from fheat.cli.progress import progress_bar
 
 
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> None:
         if options.threads < 1:
             raise UsageError(f"threads={options.threads} is not usable: give 1 or more")
         torch.set_num_threads(options.threads)
-    command = shlex.join(["fheat", "bench", *_without_out(arguments)])
+    command = shlex.join(["fheat", "bench", *without_out(arguments)])
     try:
         plan = _plan(options)
         record = run_plan(plan, command, lambda what: progress_bar(what, quiet=options.json))
@@ -93,17 +93,6 @@ def run(arguments: Sequence[str]) -> None:
             print(f"wrote {', '.join(map(str, written))}")
             if len(written) == 1:
                 print(f"{PICTURE} was left out: matplotlib is not installed")
-
-
-def _without_out(arguments: Sequence[str]) -> list[str]:
-    """Return what was said, but for where the result went: it changes no number and is of this machine alone."""
-    kept: list[str] = []
-    skip = False
-    for word in arguments:
-        if not skip and word != "--out" and not word.startswith("--out="):
-            kept.append(word)
-        skip = word == "--out"
-    return kept
 
 
 def _device(name: str | None) -> str:

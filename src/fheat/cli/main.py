@@ -24,6 +24,7 @@ VERBS: Final = {
     "bench": "time operator, training step, window and scan side by side with other networks",
     "allocation": "show what training decided about each gate of a model folder",
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
+    "simulate": "train gates on plain signals: which close, which survive, and why",
 }
 EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 or 143 interrupted"
 

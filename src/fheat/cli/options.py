@@ -25,6 +25,17 @@ def parse(kind: type[Options], verb: str, arguments: Sequence[str]) -> Options:
         raise UsageError(_one_line(kind, complaint.getvalue())) from None
 
 
+def without_out(arguments: Sequence[str]) -> list[str]:
+    """Return what was said, but for where the result went: it changes no number and is of this machine alone."""
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if not skip and word != "--out" and not word.startswith("--out="):
+            kept.append(word)
+        skip = word == "--out"
+    return kept
+
+
 def _one_line(kind: type[object], box: str) -> str:
     """Undo the frame tyro draws around a complaint: name what is missing, or keep its first paragraph and its hint."""
     text = re.sub(r"\x1b\[[0-9;]*m|\[/?\w+\]", "", box)

@@ -1,0 +1,117 @@
+"""`fheat simulate`: why gates close, on signals instead of scans (Fig. 3 of the paper)."""
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fheat.allocation.simulation_plan import Settings, simulate
+from fheat.bench.machine import machine
+from fheat.bench.write import check_target
+from fheat.cli.main import UsageError
+from fheat.cli.options import parse, without_out
+from fheat.cli.progress import progress_bar
+from fheat.errors import BadInput
+from fheat.files import write_file
+from fheat.report.simulation import PICTURE, simulation_picture
+from fheat.report.simulation_table import simulation_table
+
+RECORD, FORMAT = "simulation.json", 1
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, StopIteration)
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Train gates on 1D signals: interchangeable ones share the work, and of eight sites only the one that needs mixing
+    keeps its gate, which the sign of the pairing P tells beforehand. Then controls. Under a minute, no data.
+
+    Example: fheat simulate --out simulation
+    """
+
+    seeds: int = Settings.seeds
+    """Draws of signals and starts; each is run with every site planted."""
+    iterations: int = Settings.iterations
+    """Of AdamW."""
+    rate: float = Settings.rate
+    """Learning rate; the paper's is 0.02 to 0.03."""
+    decay: float = Settings.decay
+    """Decoupled weight decay."""
+    alpha: float = Settings.alpha
+    """Order of all gates, fixed, in (0, 2]."""
+    controls: bool = True
+    """Leave out the controls: other strengths, orders, rate and start, and no weight decay."""
+    out: Path | None = None
+    """Folder for simulation.json and simulation.png; nothing is written if not given."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """A simulation.json: draw simulation.png from it into --out and run nothing."""
+    json: bool = False
+    """Print JSON instead of text."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(Simulate, "simulate", arguments)
+    if options.out is not None:
+        check_target(options.out, RECORD if options.from_ is None else None)
+    if options.from_ is not None:
+        _redraw(options)
+        return
+    try:
+        settings = Settings(options.seeds, options.iterations, options.rate, options.decay, options.alpha)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    said = {"format": FORMAT, "command": shlex.join(["fheat", "simulate", *without_out(arguments)])}
+    begin = time.perf_counter()
+    with progress_bar("simulating", quiet=options.json) as show:
+        found = simulate(settings, controls=options.controls, progress=show)
+    seconds = round(time.perf_counter() - begin, 1)
+    record = {**said, "machine": machine(), "seed": list(range(settings.seeds)), "seconds": seconds, **found}
+    text = _text(record) if options.json else simulation_table(record)
+    if options.out is not None:  # before printing: a reader that leaves must not cost the result
+        write_file(options.out / RECORD, _text(record).encode() + b"\n")
+        write_file(options.out / PICTURE, simulation_picture(record))
+        text += "" if options.json else f"\n\nwrote {options.out / RECORD}, {options.out / PICTURE}"
+    print(text)
+
+
+def _redraw(options: Simulate) -> None:
+    if options.out is None:
+        raise UsageError("--from draws a picture and needs --out for where to put it")
+    if replace(options, out=None, from_=None, json=False) != Simulate():
+        raise UsageError("--from runs nothing: leave out the options of a run")
+    assert options.from_ is not None
+    record = _read(options.from_)
+    try:
+        text, picture = simulation_table(record), simulation_picture(record)
+    except _MALFORMED as error:
+        raise _not_a_record(options.from_, f"{type(error).__name__}: {error}") from None
+    write_file(options.out / PICTURE, picture)
+    print(_text(record) if options.json else f"{text}\n\nwrote {options.out / PICTURE}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(path, "is missing", f"give the {RECORD} of a run") from None
+    except (ValueError, RecursionError) as error:
+        raise _not_a_record(path, f"no JSON: {error}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT or "trajectories" not in record:
+        raise _not_a_record(path, "fields are missing")
+    return record
+
+
+def _not_a_record(path: Path, why: str) -> BadInput:
+    return BadInput(path, f"is no record of a simulation ({why.splitlines()[0]})", f"give the {RECORD} of a run")
+
+
+def _text(record: dict[str, Any]) -> str:
+    """Return JSON with a line for each field, and for each list of numbers."""
+    text = json.dumps(record, indent=1)
+    return re.sub(r"\[[-+\d.eE,\s]+\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)
