@@ -26,6 +26,8 @@ class Report:
     """Run folder, the --out of fheat train."""
     out: Path | None = None
     """File to write; report.html in the run folder if not given."""
+    figures: Path | None = None
+    """Folder to write every figure of the page into as well: SVG, slices as PNG, captions.json."""
     scans: int = SCANS
     """Validation scans to segment and show."""
     json: bool = False
@@ -38,5 +40,6 @@ def run(arguments: Sequence[str]) -> None:
     if options.scans < 0:
         raise UsageError(f"scans={options.scans} is negative: give 0 or more")
     with progress_bar("segmenting") as show:
-        path = write_report(options.run, options.out, scans=options.scans, progress=show)
-    print(json.dumps({"report": str(path)}) if options.json else f"wrote {path}")
+        path = write_report(options.run, options.out, figures=options.figures, scans=options.scans, progress=show)
+    written = {"report": str(path)} | ({} if options.figures is None else {"figures": str(options.figures)})
+    print(json.dumps(written) if options.json else f"wrote {' and '.join(written.values())}")
