@@ -16,13 +16,17 @@ _IMAGE = re.compile(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
 _INK, _PAPER = "#1d1f21", "#ffffff"
 
 
+def check_folder(folder: Path) -> None:
+    """Raise `BadInput` where no folder can be."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(folder, "is a file", "give a folder for the figures")
+
+
 def save_figures(content: str, folder: Path) -> list[Path]:
     """Write every figure of a page into a folder and return the files, `captions.json` last.
 
     A plot is named as in the page; slices are `slices-1-1.png` and on, by figure and plane. Captions lie by file.
     """
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(folder, "is a file", "give a folder for --figures")
     files: dict[str, tuple[str, bytes]] = {}
     pictures = 0
     for body, words in _FIGURE.findall(content):

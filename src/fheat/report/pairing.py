@@ -107,10 +107,10 @@ def _lines(drawing: Plot, record: Record, what: str, error: str | None = None) -
     at = list(record.probes)
     for site, style in gate_styles(record.sites, record.survivors).items():
         found = [seen.get(site, _NOTHING) for seen in record.probes.values()]
-        values = [getattr(one, what) for one in found]
+        values = [_finite(getattr(one, what)) for one in found]
         drawing.axes.plot(at, values, marker="o", markersize=3, **style)
         if error is not None:
-            spread = [getattr(one, error) for one in found]
+            spread = [abs(_finite(getattr(one, error))) for one in found]
             drawing.axes.errorbar(at, values, spread, fmt="none", ecolor=style["color"], elinewidth=0.8)
 
 
@@ -141,6 +141,10 @@ def _misses(record: Record, iteration: int) -> str:
         if isfinite(at.pairing) and at.pairing != 0 and (at.pairing > 0) != (site in survivors)
     ]
     return ", ".join(wrong)
+
+
+def _finite(value: float) -> float:
+    return value if isfinite(value) else nan
 
 
 def _signed(value: float) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from math import pi
 
-from fheat.allocation.cost import Cost
 from fheat.allocation.table import Allocation
 from fheat.report.page import Section, paragraph, table
 from fheat.report.record import Record
@@ -13,12 +12,13 @@ _KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
 """What the paper calls a gate of a network."""
 
 
-def summary(record: Record, costs: tuple[Cost, Cost] | None) -> str:
-    """Return the outcome in a sentence or two; `costs` are those before and after retirement, where a network is."""
+def summary(record: Record, saving: tuple[str, float] | None = None) -> str:
+    """Return the outcome in a sentence; `saving` is the name of a saved network and the part of its multiply-adds that
+    retiring its closed gates takes."""
     parts = [_gates_in_words(record)] if record.sites else [f"{record.config.network} has no gates"]
-    if costs is not None and record.sites:
-        before, after = costs
-        parts.append(f"retiring the closed ones saves {1 - after.macs / before.macs:.1%} of the multiply-adds")
+    if saving is not None and record.sites:
+        whose = "the closed ones" if saving[0] == "final" else f"those closed in {saving[0]}"
+        parts.append(f"retiring {whose} saves {saving[1]:.1%} of the multiply-adds")
     if record.validations:
         best, last = max(found.mean for found in record.validations), record.validations[-1].mean
         parts.append(

@@ -18,7 +18,7 @@ from fheat.inference.predictor import Predictor
 from fheat.models.folder import load
 from fheat.models.registry import recipe_of
 from fheat.report.curves import losses, orders, strengths, validation
-from fheat.report.figures import save_figures
+from fheat.report.figures import check_folder, save_figures
 from fheat.report.page import Section, page, paragraph, row, table
 from fheat.report.pairing import probes_section
 from fheat.report.perturbation import after_section
@@ -66,6 +66,8 @@ def write_report(
 
     The same run gives the same bytes with the same versions of the libraries.
     """
+    if figures is not None:
+        check_folder(Path(figures))
     record = read_record(Path(run_folder))
     saved = _saved(record)
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
@@ -82,9 +84,10 @@ def write_report(
         _slices(record, saved, scans, progress),
         _settings(record),
     ]
+    saving = None if costs is None or saved is None else (saved.name, 1 - costs[1].macs / costs[0].macs)
     title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
     target = Path(out) if out is not None else record.folder / NAME
-    content = page(title, _lead(record), sections, summary(record, costs))
+    content = page(title, _lead(record), sections, summary(record, saving))
     write_file(target, content.encode())
     if figures is not None:
         save_figures(content, Path(figures))
@@ -95,7 +98,7 @@ def _lead(record: Record) -> str:
     config = record.config
     state = "finished" if record.finished else "not finished: still going, or stopped"
     if record.done >= config.iterations and not record.finished:
-        state = "done; its networks are not in this folder"
+        state = "done; its final network is not in this folder"
     words = f"Iteration {record.done:,} of {config.iterations:,}, {state}. Trained on {config.data}"
     words += "" if config.labelled is None else f" with {config.labelled} labels"
     if record.speeds:
