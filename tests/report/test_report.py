@@ -13,6 +13,7 @@ from fheat.allocation.cost import giga
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
+from fheat.report.curves import losses, means
 from fheat.report.page import Section, figure, page, paragraph, planes, table
 from fheat.report.record import read_record
 from fheat.report.spectral import response
@@ -161,9 +162,14 @@ def test_the_summary_says_what_closed_what_it_saves_and_what_it_reached(finished
     record, model = read_record(finished), load(finished / "final")
     words = re.search(r'<p class="summary">(.*?)</p>', report.read_text())[1]
     closed = [site for site in record.sites if record.closed_at(site) is not None]
-    assert words.startswith(f"{len(closed)} of 8 gates closed for good; ")
+    idle = [gate.site for gate in allocation(model) if gate.grid == (1, 1, 1)]
+    assert idle == ["enc4", "dec4"]
+    still = [site for site in idle if site not in closed]
+    aside = f", {len(still)} have nothing to mix" if still else ""
+    assert words.startswith(f"{len(closed)} of 8 gates closed for good{aside}; ")
+    assert "a single voxel: enc4 and dec4." in read(report).text
     assert set(record.survivors) == set(record.sites) - set(closed)
-    for site in record.survivors:
+    for site in set(record.survivors) - set(idle):
         assert re.search(rf"\b{site}\)? (kept )?D = {record.steps[-1][f'D.{site}']:.4f}", words)
     saved = 1 - cost(retire(model)).macs / cost(model.recipe.build()).macs
     assert f"retiring the closed ones saves {saved:.1%} of the multiply-adds" in words
@@ -222,8 +228,8 @@ def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
     assert reader.text.count("The run has not saved a network yet.") == 2
     second = json.loads(lines[1])
     rows = {row[0]: row for row in reader.tables[0][1:]}
-    assert reader.tables[0][0] == ["site", "state", "D", "alpha", "tau"]  # nothing has closed, no grid is known
-    assert rows["enc1"][2:4] == [f"{second['D.enc1']:.4f}", f"{second['alpha.enc1']:.4f}"]
+    assert reader.tables[0][0] == ["site", "state", "closed at", "D", "alpha", "tau"]  # a log knows no grids
+    assert rows["enc1"][3:5] == [f"{second['D.enc1']:.4f}", f"{second['alpha.enc1']:.4f}"]
 
 
 def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset_no_slices(run):
@@ -346,6 +352,16 @@ def test_closed_for_good_means_to_the_end(run):
     assert read_record(run).closed_at("a") == 4
     (run / "log.jsonl").write_text(json.dumps(rows[0]) + "\n")
     assert read_record(run).closed_at("a") is None
+
+
+def test_a_long_log_is_drawn_as_means(run):
+    assert means([1, 2, 3, 4, 5], 2) == [1.5, 3.5, 5]
+    assert means([1, 2, 3], 1) == [1, 2, 3]
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("iterations = 6", "iterations = 5000"))
+    write_lines(run, *({"iteration": at, "total": 2.0 + at % 2} for at in range(1, 5001)))
+    drawn = losses(read_record(run))
+    assert "was 3.0000 at iteration 1 and is 2.0000 at iteration 5,000. Drawn as means of 9 logged iterations." in drawn
+    assert len(drawn) < 60_000
 
 
 def test_words_are_escaped():

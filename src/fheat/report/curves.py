@@ -1,12 +1,16 @@
 """Losses, validation and gates over the iterations of a run, each with a caption in numbers."""
 
 from collections.abc import Sequence
-from math import floor, isfinite
+from math import ceil, floor, isfinite
+from statistics import fmean
 
 from fheat.report.page import figure
 from fheat.report.plots import Mark, colours, draw_marks, gate_styles, plain, plot
 from fheat.report.record import Record
 from fheat.report.theme import QUIET
+
+_POINTS = 600
+"""At most so many in a line of losses: more are a smear, and make a large page."""
 
 
 def losses(record: Record, marks: Sequence[Mark] = ()) -> str:
@@ -19,10 +23,12 @@ def losses(record: Record, marks: Sequence[Mark] = ()) -> str:
     )
     others = [f"{name} {record.column(name)[-1]:.4f}" for name in record.losses[1:]]
     caption += f"; the others are at {', '.join(others)}." if others else "."
+    size = ceil(len(values) / _POINTS)
+    caption += f" Drawn as means of {size} logged iterations." if size > 1 else ""
     with plot("losses", caption) as drawing:
         for order, (colour, name) in enumerate(zip(colours(len(record.losses)), record.losses, strict=True)):
             style = {"color": colour, "linewidth": 1, "zorder": 3 - order / len(record.losses)}
-            drawing.axes.plot(record.iterations, record.column(name), label=name, **style)
+            drawing.axes.plot(means(record.iterations, size), means(record.column(name), size), label=name, **style)
         drawing.axes.set(xlabel="iteration", ylabel="value")
         if all(value > 0 for value in values):
             drawing.axes.set_yscale("log", nonpositive="mask")
@@ -31,6 +37,11 @@ def losses(record: Record, marks: Sequence[Mark] = ()) -> str:
         drawing.legend()
         draw_marks(drawing.axes, marks)
     return figure(drawing.svg, caption)
+
+
+def means(values: Sequence[float], size: int) -> list[float]:
+    """Return the mean of every `size` values in turn, the last of what is left; the values themselves for 1."""
+    return [fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 def validation(record: Record, marks: Sequence[Mark] = ()) -> str:

@@ -12,10 +12,10 @@ _KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
 """What the paper calls a gate of a network."""
 
 
-def summary(record: Record, saving: tuple[str, float] | None = None) -> str:
+def summary(record: Record, saving: tuple[str, float] | None = None, idle: Sequence[str] = ()) -> str:
     """Return the outcome in a sentence; `saving` is the name of a saved network and the part of its multiply-adds that
-    retiring its closed gates takes."""
-    parts = [_gates_in_words(record)] if record.sites else [f"{record.config.network} has no gates"]
+    retiring its closed gates takes, `idle` the gates that have nothing to mix."""
+    parts = [_gates_in_words(record, idle)] if record.sites else [f"{record.config.network} has no gates"]
     if saving is not None and record.sites:
         whose = "the closed ones" if saving[0] == "final" else f"those closed in {saving[0]}"
         parts.append(f"retiring {whose} saves {saving[1]:.1%} of the multiply-adds")
@@ -28,13 +28,18 @@ def summary(record: Record, saving: tuple[str, float] | None = None) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
+def idle_gates(gates: Allocation) -> list[str]:
+    """Return the gates that see a single voxel: whatever their D, they have nothing to mix."""
+    return [gate.site for gate in gates if gate.grid is not None and all(length == 1 for length in gate.grid)]
+
+
 def allocation_section(record: Record, gates: Allocation, where: str) -> Section:
     """Return what became of every gate, survivors first in words, then gate by gate; `where` it was read."""
     if not gates:
         return Section("Allocation", paragraph(f"{record.config.network} has no gates."))
     words = f"{len(gates) - len(gates.open)} of {len(gates)} gates are closed"
     words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
-    head = ("site", "state", "closed for good at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
+    head = ("site", "state", "closed at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
     rows = []
     for gate in gates:
         at = record.closed_at(gate.site) if gate.site in record.sites else None
@@ -50,24 +55,29 @@ def allocation_section(record: Record, gates: Allocation, where: str) -> Section
             )
         )
     body = [f"{words} Read from {where}.", *_closings(record)]
-    passes = [f"{gate.site} {response(gate.D, gate.alpha, pi):.1%}" for gate in gates if gate.state == "open"]
+    idle = idle_gates(gates)
+    passes = [f"{site} {response(gates[site].D, gates[site].alpha, pi):.1%}" for site in gates.open if site not in idle]
     if passes:
         body.append(f"Of a wave at frequency radius pi, the open gates let pass: {_listed(passes)}.")
+    if idle:
+        body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(idle)}.")
     return Section("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
 
 
-def _gates_in_words(record: Record) -> str:
+def _gates_in_words(record: Record, idle: Sequence[str]) -> str:
     count, survivors = len(record.sites), record.survivors
     closed = count - len(survivors)
     words = (
         f"{closed or 'none'} of {count} gates closed for good" if survivors else f"all {count} gates closed for good"
     )
+    if len(survivors) == count:  # nothing to tell apart yet
+        return words
     kept = [
         f"{_KNOWN_AS.get((record.config.network, site), site)} kept D = {record.steps[-1][f'D.{site}']:.4f}"
         for site in survivors
+        if site not in idle
     ]
-    if len(kept) == count:  # nothing to tell apart yet
-        return words
+    words += f", {len(set(survivors) & set(idle))} have nothing to mix" if set(survivors) & set(idle) else ""
     return f"{words}; {_listed([kept[0], *(one.replace(' kept D', ' D') for one in kept[1:])])}" if kept else words
 
 

@@ -26,7 +26,7 @@ from fheat.report.plots import Mark
 from fheat.report.record import Record, read_record
 from fheat.report.slices import scan_figure
 from fheat.report.spectral import responses
-from fheat.report.story import allocation_section, summary
+from fheat.report.story import allocation_section, idle_gates, summary
 
 NAME = "report.html"
 SCANS = 3
@@ -87,7 +87,7 @@ def write_report(
     saving = None if costs is None or saved is None else (saved.name, 1 - costs[1].macs / costs[0].macs)
     title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
     target = Path(out) if out is not None else record.folder / NAME
-    content = page(title, _lead(record), sections, summary(record, saving))
+    content = page(title, _lead(record), sections, summary(record, saving, idle_gates(gates)))
     write_file(target, content.encode())
     if figures is not None:
         save_figures(content, Path(figures))
