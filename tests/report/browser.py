@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -67,10 +68,12 @@ class Page:
     def _until(self, wanted):
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
-            while b"\0" not in self.rest:
-                part = os.read(self.answers, 1 << 20)
-                assert part, "the browser is gone"
-                self.rest += part
+            if b"\0" not in self.rest:
+                if select.select([self.answers], [], [], 1)[0]:
+                    part = os.read(self.answers, 1 << 20)
+                    assert part, "the browser is gone"
+                    self.rest += part
+                continue
             text, self.rest = self.rest.split(b"\0", 1)
             answer = json.loads(text)
             if "id" not in answer:

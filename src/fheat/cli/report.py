@@ -16,10 +16,11 @@ from fheat.report.write import SCANS, write_report
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of a run that ended, was interrupted or is still going: allocation, losses, validation, gates,
-    responses, cost, slices with contours, settings. One HTML file that needs nothing else.
+    """Write the report of a run that ended, was interrupted or is still going: a summary, allocation, gates, responses,
+    probes, cost, losses, validation, slices with contours, settings. One HTML file that needs nothing else. A log and
+    its settings suffice; sections that need the network or the dataset then say so.
 
-    Example: fheat report run --out run.html
+    Example: fheat report run --out run.html --figures figures
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
