@@ -13,9 +13,11 @@ from fheat.allocation.cost import giga
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
+from fheat.report.curves import losses, means
 from fheat.report.page import Section, figure, page, paragraph, planes, table
 from fheat.report.record import read_record
 from fheat.report.spectral import response
+from fheat.report.story import summary
 from fheat.report.write import write_report
 
 VOID = {"meta", "img", "br"}
@@ -85,7 +87,7 @@ def test_every_section_and_figure_is_there_the_allocation_first(report):
     content, reader = report.read_text(), read(report)
     headings = re.findall(r"<h2>(.*?)</h2>", content)
     assert headings == [
-        "Allocation", "Training", "Gates", "Cost before and after retirement", "Validation scans",
+        "Allocation", "Gates", "Cost before and after retirement", "Training and metrics", "Validation scans",
         "Settings and versions",
     ]  # fmt: skip
     assert reader.tags.count("svg") == 5  # losses, validation, D, alpha, responses
@@ -129,24 +131,71 @@ def test_numbers_are_those_of_the_log_and_the_model(finished, report):
     rows = {row[0]: row for row in reader.tables[0][1:]}
     assert list(rows) == [gate.site for gate in gates]
     for gate in gates:
-        assert rows[gate.site][3:6] == [f"{steps[-1][f'D.{gate.site}']:.4f}", f"{gate.alpha:.4f}", f"{gate.tau:.4f}"]
-        assert rows[gate.site][6] == gate.state
+        strength, tau = ("0", "0") if gate.state == "closed" else (f"{gate.D:.4f}", f"{gate.tau:.4f}")
+        assert steps[-1][f"D.{gate.site}"] == pytest.approx(gate.D, abs=1e-6)
+        assert rows[gate.site][3:6] == [strength, f"{gate.alpha:.4f}", tau]
+        assert rows[gate.site][1] == gate.state
         assert f"{gate.site} {steps[-1][f'alpha.{gate.site}']:.4f}" in reader.text
         if gate.state == "open":
             assert f"{gate.site} with D = {gate.D:.4f}" in reader.text
             assert f"{gate.site} keeps {math.exp(-((gate.D * math.pi) ** gate.alpha)):.1%}" in reader.text
         else:
             at = next(line["iteration"] for line in steps if line[f"D.{gate.site}"] == 0)
-            assert rows[gate.site][7] == str(at)
+            assert rows[gate.site][2] == str(at)
             assert f"{gate.site} at iteration {at}" in reader.text
     assert {gate.state for gate in gates} == {"open", "closed"}  # else half of the above was not looked at
     after = cost(retire(model))
     assert reader.tables[1][2][1:3] == [f"{after.parameters:,}", f"{giga(after.macs)} G"]
     assert after.counter in reader.text
-    settings = dict(reader.tables[2][1:])
+    scores = {row[0]: row[1:] for row in reader.tables[2][1:]}
+    assert scores.pop("mean") == [f"{best['validation']:.4f}", f"{validations[-1]['validation']:.4f}"]
+    assert scores == {
+        case: [f"{best['cases'][case]:.4f}", f"{score:.4f}"] for case, score in validations[-1]["cases"].items()
+    }
+    settings = dict(reader.tables[3][1:])
     assert settings["rate"] == "0.05"
     assert settings.keys() == TrainConfig.model_fields.keys()
-    assert "torch" in dict(reader.tables[3][1:])
+    assert "torch" in dict(reader.tables[4][1:])
+
+
+def test_the_summary_says_what_closed_what_it_saves_and_what_it_reached(finished, report):
+    record, model = read_record(finished), load(finished / "final")
+    words = re.search(r'<p class="summary">(.*?)</p>', report.read_text())[1]
+    closed = [site for site in record.sites if record.closed_at(site) is not None]
+    idle = [gate.site for gate in allocation(model) if gate.grid == (1, 1, 1)]
+    assert idle == ["enc4", "dec4"]
+    still = [site for site in idle if site not in closed]
+    aside = f", {len(still)} have nothing to mix" if still else ""
+    assert words.startswith(f"{len(closed)} of 8 gates closed for good{aside}; ")
+    assert "a single voxel: enc4 and dec4." in read(report).text
+    assert set(record.survivors) == set(record.sites) - set(closed)
+    for site in set(record.survivors) - set(idle):
+        assert re.search(rf"\b{site}\)? (kept )?D = {record.steps[-1][f'D.{site}']:.4f}", words)
+    saved = 1 - cost(retire(model)).macs / cost(model.recipe.build()).macs
+    assert f"retiring the closed ones saves {saved:.1%} of the multiply-adds" in words
+    best = max(found.mean for found in record.validations)
+    assert f"validation Dice {best:.4f} at best, {record.validations[-1].mean:.4f} at iteration 6." in words
+
+
+@pytest.mark.parametrize(
+    ("strengths", "words"),
+    [
+        ({"enc1": 0, "dec1": 0.5}, "1 of 2 gates closed for good; Block_Final (dec1) kept D = 0.5000."),
+        ({"enc1": 0, "dec1": 0}, "All 2 gates closed for good."),
+        ({"enc1": 1, "dec1": 0.5}, "None of 2 gates closed for good."),
+        (
+            {"enc1": 1, "enc2": 0, "dec1": 0.5},
+            "1 of 3 gates closed for good; enc1 kept D = 1.0000 and Block_Final (dec1) D = 0.5000.",
+        ),
+        ({}, "Fheat_seg has no gates."),
+    ],
+)
+def test_the_summary_of_a_log_alone(run, strengths, words):
+    gates = {f"D.{site}": float(value) for site, value in strengths.items()} | {
+        f"alpha.{site}": 0.5 for site in strengths
+    }
+    write_lines(run, {"iteration": 1, "total": 1.0} | gates)
+    assert summary(read_record(run)) == words
 
 
 def test_the_slices_have_both_contours_and_the_dice_of_the_prediction(finished, report):
@@ -179,6 +228,7 @@ def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
     assert reader.text.count("The run has not saved a network yet.") == 2
     second = json.loads(lines[1])
     rows = {row[0]: row for row in reader.tables[0][1:]}
+    assert reader.tables[0][0] == ["site", "state", "closed at", "D", "alpha", "tau"]  # a log knows no grids
     assert rows["enc1"][3:5] == [f"{second['D.enc1']:.4f}", f"{second['alpha.enc1']:.4f}"]
 
 
@@ -220,6 +270,11 @@ def test_a_network_without_gates_has_a_report_too(tmp_path):
 STEP = {"iteration": 1, "total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
 
 
+def probe(site="x", **changes):
+    found = {"pairing": 1.0, "error": 0.1, "slope": 1.0, "slope_error": None, "attenuation": 1.0}
+    return {"iteration": 0, "probe": {site: found | changes}}
+
+
 def write_lines(run, *lines):
     (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -248,6 +303,20 @@ def write_lines(run, *lines):
             lambda run: write_lines(run, STEP | {"iteration": -1}),
             "line 1 is not a line of a log (ValueError: iteration",
         ),
+        (lambda run: write_lines(run, STEP | {"iteration": 0}), "iteration is not in 1 to 6"),
+        (lambda run: write_lines(run, STEP, {"iteration": -1, "probe": {}}), "iteration is not in 0 to 6"),
+        (lambda run: write_lines(run, STEP, {"iteration": 0, "probe": [1]}), "line 2 is not a line"),
+        (lambda run: write_lines(run, STEP, {"iteration": 0, "probe": {"x": 1.0}}), "line 2 is not a line"),
+        (lambda run: write_lines(run, STEP, probe(pairing=None)), "line 2 is not a line of a log (TypeError: a value"),
+        (lambda run: write_lines(run, STEP, probe(slope="1")), "line 2 is not a line of a log (TypeError: a value"),
+        (lambda run: write_lines(run, STEP, probe(error=True)), "line 2 is not a line of a log (TypeError: a value"),
+        (lambda run: write_lines(run, STEP, probe(more=1.0)), "line 2 is not a line of a log (KeyError: 'a number of"),
+        (lambda run: write_lines(run, STEP, {"iteration": 0, "probe": {"x": {"pairing": 1.0}}}), "a number of a probe"),
+        (
+            lambda run: write_lines(run, probe("y"), STEP),
+            "the probe at iteration 0 has a gate that no iteration has, y",
+        ),
+        (lambda run: write_lines(run, probe()), "log.jsonl: holds no iteration yet"),
         (lambda run: (run / "log.jsonl").write_bytes(b"\xff\xfe\n"), "log.jsonl: is not text"),
         (lambda run: (run / "final" / "model.json").write_text("{}"), "model.json: is not a model description"),
     ],
@@ -283,6 +352,16 @@ def test_closed_for_good_means_to_the_end(run):
     assert read_record(run).closed_at("a") == 4
     (run / "log.jsonl").write_text(json.dumps(rows[0]) + "\n")
     assert read_record(run).closed_at("a") is None
+
+
+def test_a_long_log_is_drawn_as_means(run):
+    assert means([1, 2, 3, 4, 5], 2) == [1.5, 3.5, 5]
+    assert means([1, 2, 3], 1) == [1, 2, 3]
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("iterations = 6", "iterations = 5000"))
+    write_lines(run, *({"iteration": at, "total": 2.0 + at % 2} for at in range(1, 5001)))
+    drawn = losses(read_record(run))
+    assert "was 3.0000 at iteration 1 and is 2.0000 at iteration 5,000. Drawn as means of 9 logged iterations." in drawn
+    assert len(drawn) < 60_000
 
 
 def test_words_are_escaped():

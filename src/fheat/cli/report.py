@@ -16,16 +16,19 @@ from fheat.report.write import SCANS, write_report
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of a run that ended, was interrupted or is still going: allocation, losses, validation, gates,
-    responses, cost, slices with contours, settings. One HTML file that needs nothing else.
+    """Write the report of a run that ended, was interrupted or is still going: a summary, allocation, gates, responses,
+    probes, cost, losses, validation, slices with contours, settings. One HTML file that needs nothing else. A log and
+    its settings suffice; sections that need the network or the dataset then say so.
 
-    Example: fheat report run --out run.html
+    Example: fheat report run --out run.html --figures figures
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, the --out of fheat train."""
     out: Path | None = None
     """File to write; report.html in the run folder if not given."""
+    figures: Path | None = None
+    """Folder to write every figure of the page into as well: SVG, slices as PNG, captions.json."""
     scans: int = SCANS
     """Validation scans to segment and show."""
     json: bool = False
@@ -38,5 +41,6 @@ def run(arguments: Sequence[str]) -> None:
     if options.scans < 0:
         raise UsageError(f"scans={options.scans} is negative: give 0 or more")
     with progress_bar("segmenting") as show:
-        path = write_report(options.run, options.out, scans=options.scans, progress=show)
-    print(json.dumps({"report": str(path)}) if options.json else f"wrote {path}")
+        path = write_report(options.run, options.out, figures=options.figures, scans=options.scans, progress=show)
+    written = {"report": str(path)} | ({} if options.figures is None else {"figures": str(options.figures)})
+    print(json.dumps(written) if options.json else f"wrote {' and '.join(written.values())}")

@@ -4,28 +4,15 @@ Whatever is given as words is escaped. What is already HTML, such as the output 
 """
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1d1f21; --soft: #5c6166; --line: #d5d8db; --paper: #fff; --panel: #f6f7f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e6e8; --soft: #a0a5aa; --line: #3a3e42; --paper: #17191b; --panel: #1f2224; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.2rem; max-width: 64rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; }
-p { margin: .4rem 0; } .lead { color: var(--soft); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap; }
-.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
-.planes { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 12rem), 1fr)); gap: .5rem; }
-figure { margin: 0 0 1rem; padding: .6rem; background: var(--panel); border: 1px solid var(--line); }
-figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
-svg, img { display: block; width: 100%; max-width: 100%; height: auto; }
-"""
+from fheat.report.theme import STYLE
+
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]\d+)?( ± [\d.e+-]+)?( [GM%]|%)?")
+_RIGHT = ' class="n"'
 
 
 @dataclass(frozen=True)
@@ -36,15 +23,16 @@ class Section:
     body: str
 
 
-def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """Return the whole page."""
+def page(title: str, lead: str, sections: Sequence[Section], summary: str = "") -> str:
+    """Return the whole page: what it is about, the outcome in a sentence, and the sections."""
+    outcome = f'<p class="summary">{escape(summary)}</p>\n' if summary else ""
     body = "\n".join(f"<section>\n<h2>{escape(section.title)}</h2>\n{section.body}\n</section>" for section in sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f'<header>\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n</header>\n<main>\n{body}\n</main>\n'
-        "</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<header>\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n{outcome}</header>\n'
+        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -53,10 +41,16 @@ def paragraph(words: str) -> str:
     return f"<p>{escape(words)}</p>"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return cells, in words, as a table that scrolls by itself where it is wider than the page."""
-    lines = [_cells("th", head), *(_cells("td", row) for row in rows)]
-    return _block('<div class="scroll"><table>', lines, "</table></div>")
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, long: bool = False) -> str:
+    """Return cells, in words, as a table that scrolls by itself where it is wider than the page.
+
+    Columns of numbers stand to the right. `long` breaks the lines of all but the first column.
+    """
+    numbers = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in zip(*rows, strict=True)]
+    numbers = numbers or [False] * len(head)
+    lines = [_cells("th", head, numbers), *(_cells("td", row, numbers) for row in rows)]
+    begin = '<table class="long">' if long else "<table>"
+    return _block(f'<div class="scroll">{begin}', lines, "</table></div>")
 
 
 def figure(content: str, caption: str) -> str:
@@ -78,8 +72,9 @@ def planes(pictures: Sequence[tuple[str, bytes]]) -> str:
     return _block('<div class="planes">', images, "</div>")
 
 
-def _cells(kind: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+def _cells(kind: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
+    pairs = zip(cells, numbers, strict=True)
+    return f"<tr>{''.join(f'<{kind}{_RIGHT * number}>{escape(cell)}</{kind}>' for cell, number in pairs)}</tr>"
 
 
 def _block(begin: str, lines: Sequence[str], end: str) -> str:

@@ -1,7 +1,8 @@
-"""What a run folder tells about its run: settings, losses, gates and validation, from `config.toml` and `log.jsonl`."""
+"""What a run folder tells about its run: settings, losses, gates, probes and validation, from `config.toml` and
+`log.jsonl`."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fheat.engine.run_folder import LOG, RunFolder
 from fheat.errors import BadInput
 
 _NO_LOSS = ("iteration", "norm", "rate", "per_second")
+_NESTED = ("cases", "probe")
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,29 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class ProbeAt:
+    """What a probe found at a site: the pairing P at D = 0, the slope of the loss, each with its standard error, and
+    what is left of the gradient at the frequencies beside zero. NaN is what could not be measured."""
+
+    pairing: float
+    error: float
+    slope: float
+    slope_error: float
+    attenuation: float
+
+
+@dataclass(frozen=True)
 class Record:
     """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; `speeds` iterations
-    per second, without validation and saving, by the iteration they were taken at."""
+    per second, without validation and saving, by the iteration they were taken at; `probes` what was found at each
+    site, by iteration, in order, 0 for before the first step."""
 
     folder: Path
     config: TrainConfig
     steps: list[dict[str, float]]
     validations: list[Validation]
     speeds: dict[int, float]
+    probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
 
     @property
     def iterations(self) -> list[int]:
@@ -72,6 +88,11 @@ class Record:
                 closed = iteration
         return closed
 
+    @property
+    def survivors(self) -> list[str]:
+        """Gates that are open in the last logged iteration."""
+        return [site for site in self.sites if self.steps[-1][f"D.{site}"] != 0]
+
 
 def read_record(folder: Path) -> Record:
     """Read a run folder, of a run that ended or not, or raise `BadInput`.
@@ -90,9 +111,12 @@ def read_record(folder: Path) -> Record:
         raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
     steps: list[dict[str, Any]] = []
     validations, speeds = [], {}
+    probes: dict[int, dict[str, ProbeAt]] = {}
     for number, text in enumerate(lines, start=1):
         line = _parsed(text, path, number, config.iterations)
-        if "validation" in line:
+        if "probe" in line:
+            probes[line["iteration"]] = line["probe"]
+        elif "validation" in line:
             validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
         elif "per_second" in line:
             speeds[int(line["iteration"])] = float(line["per_second"])
@@ -104,7 +128,11 @@ def read_record(folder: Path) -> Record:
             steps.append(line)
     if not steps:
         raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
-    return Record(folder, config, steps, validations, speeds)
+    for iteration, found in probes.items():
+        if unknown := [site for site in found if f"D.{site}" not in steps[0]]:
+            reason = f"the probe at iteration {iteration} has a gate that no iteration has, {min(unknown)}"
+            raise BadInput(path, reason, "restore it, or resume the run")
+    return Record(folder, config, steps, validations, speeds, dict(sorted(probes.items())))
 
 
 def _is_loss(name: str) -> bool:
@@ -114,19 +142,32 @@ def _is_loss(name: str) -> bool:
 def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
     try:
         line = json.loads(text)
-        numbers = {name: value for name, value in line.items() if name != "cases"} | line.get("cases", {})
+        numbers = {name: value for name, value in line.items() if name not in _NESTED} | line.get("cases", {})
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
             raise TypeError("a value is no number")
         [float(value) for value in numbers.values()]  # an integer may be too large for that
         if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
             raise TypeError("a value is missing")
-        if not 0 < line["iteration"] <= last:
-            raise ValueError(f"iteration is not in 1 to {last}")
+        first = 0 if "probe" in line else 1
+        if not first <= line["iteration"] <= last:
+            raise ValueError(f"iteration is not in {first} to {last}")
+        if "probe" in line:
+            line["probe"] = {site: _probe_at(found) for site, found in line["probe"].items()}
         if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
             raise KeyError("alpha of a gate")
     except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
     return dict(line)
+
+
+def _probe_at(found: dict[str, float | None]) -> ProbeAt:
+    """Check what is logged of a site; all but the pairing may be null."""
+    if found.keys() != ProbeAt.__dataclass_fields__.keys():
+        raise KeyError("a number of a probe")
+    values = {name: float("nan") if value is None and name != "pairing" else value for name, value in found.items()}
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
+        raise TypeError("a value of a probe is no number")
+    return ProbeAt(**{name: float(value) for name, value in values.items() if value is not None})
 
 
 def _not_logged(path: Path, number: int, why: str) -> BadInput:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fheat.allocation.table import Allocation
 from fheat.report.page import figure
-from fheat.report.plots import colours, plot
+from fheat.report.plots import gate_styles, plot
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -39,7 +39,11 @@ def responses(table: Allocation) -> str:
     caption = "Learned response exp(-(D r)^alpha) of every gate over the frequency radius r. "
     caption += f"At r = pi {', '.join(kept)}; a closed gate keeps everything." if kept else "Every gate is closed."
     with plot("responses", caption) as drawing:
-        _draw_responses(drawing.axes, table, colours(len(table)))
+        for site, style in gate_styles([row.site for row in table], table.open).items():
+            values = [response(table[site].D, table[site].alpha, radius) for radius in _RADIUS]
+            drawing.axes.plot(_RADIUS, values, **style)
+        drawing.axes.set(xlabel="frequency radius r", ylabel="response", ylim=(0, 1.05))
+        drawing.legend()
     return figure(drawing.svg, caption)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fheat.allocation.cost import cost, giga
+from fheat.allocation.cost import Cost, cost, giga
 from fheat.allocation.retire import retire
 from fheat.allocation.table import Allocation, Row, allocation
 from fheat.data.layouts import open_dataset
@@ -18,10 +18,15 @@ from fheat.inference.predictor import Predictor
 from fheat.models.folder import load
 from fheat.models.registry import recipe_of
 from fheat.report.curves import losses, orders, strengths, validation
+from fheat.report.figures import check_folder, save_figures
 from fheat.report.page import Section, page, paragraph, row, table
+from fheat.report.pairing import probes_section
+from fheat.report.perturbation import after_section
+from fheat.report.plots import Mark
 from fheat.report.record import Record, read_record
 from fheat.report.slices import scan_figure
 from fheat.report.spectral import responses
+from fheat.report.story import allocation_section, idle_gates, summary
 
 NAME = "report.html"
 SCANS = 3
@@ -43,6 +48,8 @@ def write_report(
     out: str | Path | None = None,
     *,
     more: Sequence[Section] = (),
+    marks: Sequence[Mark] = (),
+    figures: str | Path | None = None,
     scans: int = SCANS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
@@ -52,25 +59,51 @@ def write_report(
         run_folder: written by `fheat train`.
         out: file to write; `report.html` in the run folder if not given.
         more: sections to put after the allocation.
+        marks: when the run was disturbed, and how; drawn into the figures, each with a table of what followed.
+        figures: folder to write every figure of the page into, see `save_figures`.
         scans: how many validation scans to segment and show.
         progress: called with the number of these done, and their total.
 
     The same run gives the same bytes with the same versions of the libraries.
     """
+    if figures is not None:
+        check_folder(Path(figures))
     record = read_record(Path(run_folder))
     saved = _saved(record)
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
-    sections = [_allocation(record, gates, saved), *more, _training(record)]
-    if record.sites:
-        sections.append(Section("Gates", row(strengths(record), orders(record), responses(gates))))
-    sections += [_cost(saved), _slices(record, saved, scans, progress), _settings(record)]
+    where = f"the log at iteration {record.iterations[-1]:,}"
+    if saved is not None:
+        where = f"the network in {saved.name}, saved at iteration {saved.iteration:,}"
+    costs = None if saved is None else (cost(recipe_of(saved.model).build()), cost(retire(saved.model)))
+    sections = [
+        allocation_section(record, gates, where),
+        *more,
+        *_gates(record, gates, marks),
+        _cost(record, costs),
+        _training(record, marks),
+        _slices(record, saved, scans, progress),
+        _settings(record),
+    ]
+    saving = None if costs is None or saved is None else (saved.name, 1 - costs[1].macs / costs[0].macs)
+    title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
+    target = Path(out) if out is not None else record.folder / NAME
+    content = page(title, _lead(record), sections, summary(record, saving, idle_gates(gates)))
+    write_file(target, content.encode())
+    if figures is not None:
+        save_figures(content, Path(figures))
+    return target
+
+
+def _lead(record: Record) -> str:
     config = record.config
     state = "finished" if record.finished else "not finished: still going, or stopped"
-    title = f"{config.network}, {config.method}, seed {config.seed}"
-    lead = f"Iteration {record.done:,} of {config.iterations:,}, {state}. Trained on {config.data}."
-    target = Path(out) if out is not None else record.folder / NAME
-    write_file(target, page(title, lead, sections).encode())
-    return target
+    if record.done >= config.iterations and not record.finished:
+        state = "done; its final network is not in this folder"
+    words = f"Iteration {record.done:,} of {config.iterations:,}, {state}. Trained on {config.data}"
+    words += "" if config.labelled is None else f" with {config.labelled} labels"
+    if record.speeds:
+        words += f", {list(record.speeds.values())[-1]:.1f} iterations per second"
+    return f"{words}."
 
 
 def _saved(record: Record) -> _Saved | None:
@@ -83,6 +116,12 @@ def _saved(record: Record) -> _Saved | None:
     return None
 
 
+def _no_network(record: Record) -> str:
+    if record.done >= record.config.iterations:
+        return "Needs the network, which is not in the run folder."
+    return "The run has not saved a network yet."
+
+
 def _logged_gates(record: Record) -> Allocation:
     last = record.steps[-1]
     rows = []
@@ -93,47 +132,33 @@ def _logged_gates(record: Record) -> Allocation:
     return Allocation(rows)
 
 
-def _allocation(record: Record, gates: Allocation, saved: _Saved | None) -> Section:
-    if not gates:
-        return Section("Allocation", paragraph(f"{record.config.network} has no gates."))
-    where = f"the log at iteration {record.iterations[-1]:,}"
-    if saved is not None:
-        where = f"the network in {saved.name}, saved at iteration {saved.iteration:,}"
-    closed = len(gates) - len(gates.open)
-    words = f"{closed} of {len(gates)} gates are closed"
-    words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
-    head = ("site", "grid", "channels", "D", "alpha", "tau", "state", "closed for good at", "multiply-adds")
-    rows = []
-    for gate in gates:
-        at = record.closed_at(gate.site) if gate.site in record.sites else None
-        rows.append(
-            (
-                gate.site,
-                "" if gate.grid is None else "x".join(map(str, gate.grid)),
-                "" if gate.channels is None else str(gate.channels),
-                *(f"{value:.4f}" for value in (gate.D, gate.alpha, gate.tau)),
-                gate.state,
-                "" if at is None else f"{at:,}",
-                "" if gate.macs is None else f"{gate.macs:,}",
-            )
+def _gates(record: Record, gates: Allocation, marks: Sequence[Mark]) -> list[Section]:
+    """Return what the gates did over the iterations, after each disturbance, and under the probes, if any."""
+    if not record.sites:
+        return []
+    drawn = row(strengths(record, marks), orders(record, marks), responses(gates))
+    sections = [Section("Gates", drawn), *(after_section(record, mark) for mark in marks)]
+    return [*sections, probes_section(record, marks)] if record.probes else sections
+
+
+def _training(record: Record, marks: Sequence[Mark]) -> Section:
+    if not record.validations:
+        return Section(
+            "Training and metrics", row(losses(record, marks)) + paragraph("The run has not been validated.")
         )
-    return Section("Allocation", paragraph(f"{words} Read from {where}.") + table(head, rows))
+    best, last = max(record.validations, key=lambda found: found.mean), record.validations[-1]
+    head = ("scan", f"Dice at {best.iteration:,}, the best", f"Dice at {last.iteration:,}, the last")
+    rows = [("mean", f"{best.mean:.4f}", f"{last.mean:.4f}")]
+    for case, score in last.cases.items():
+        rows.append((case, f"{best.cases[case]:.4f}" if case in best.cases else "", f"{score:.4f}"))
+    return Section("Training and metrics", row(losses(record, marks), validation(record, marks)) + table(head, rows))
 
 
-def _training(record: Record) -> Section:
-    if record.validations:
-        return Section("Training", row(losses(record), validation(record)))
-    return Section("Training", row(losses(record)) + paragraph("The run has not been validated."))
-
-
-def _cost(saved: _Saved | None) -> Section:
-    if saved is None:
-        return Section("Cost", paragraph("The run has not saved a network yet."))
-    counted = {
-        "all gates open": cost(recipe_of(saved.model).build()),
-        "closed gates retired": cost(retire(saved.model)),
-    }
-    before, after = counted.values()
+def _cost(record: Record, costs: tuple[Cost, Cost] | None) -> Section:
+    if costs is None:
+        return Section("Cost", paragraph(_no_network(record)))
+    before, after = costs
+    counted = {"all gates open": before, "closed gates retired": after}
     head = ("", "parameters", "multiply-adds", "in transforms", "in the rest", "transforms by")
     rows = [
         (
@@ -156,7 +181,7 @@ def _cost(saved: _Saved | None) -> Section:
 def _slices(record: Record, saved: _Saved | None, scans: int, progress: Callable[[int, int], None]) -> Section:
     title = "Validation scans"
     if saved is None:
-        return Section(title, paragraph("The run has not saved a network yet."))
+        return Section(title, paragraph(_no_network(record)))
     try:
         cases = open_dataset(record.config.data).split("validation")[:scans]
         predictor = Predictor(saved.model)
@@ -179,5 +204,5 @@ def _settings(record: Record) -> Section:
     versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in _LIBRARIES]
     words = paragraph("Versions are those this page was written with.")
-    body = table(("setting", "value"), settings) + words + table(("program", "version"), versions)
-    return Section("Settings and versions", body)
+    tables = table(("setting", "value"), settings, long=True), table(("program", "version"), versions)
+    return Section("Settings and versions", words + row(*tables))

@@ -1,0 +1,54 @@
+"""The figures of a report as files of their own: SVG plots, PNG slices, and `captions.json`."""
+
+import base64
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+from fheat.errors import BadInput
+from fheat.files import write_file
+
+CAPTIONS = "captions.json"
+_FIGURE = re.compile(r"<figure>\n(.*?)\n<figcaption>(.*?)</figcaption>\n</figure>", re.S)
+_PLOT = re.compile(r'(<svg id="([^"]*)".*?</svg>)', re.S)
+_IMAGE = re.compile(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
+_INK, _PAPER = "#1d1f21", "#ffffff"
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `BadInput` where no folder can be."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(folder, "is a file", "give a folder for the figures")
+
+
+def save_figures(content: str, folder: Path) -> list[Path]:
+    """Write every figure of a page into a folder and return the files, `captions.json` last.
+
+    A plot is named as in the page; slices are `slices-1-1.png` and on, by figure and plane. Captions lie by file.
+    """
+    files: dict[str, tuple[str, bytes]] = {}
+    pictures = 0
+    for body, words in _FIGURE.findall(content):
+        caption = unescape(words)
+        for svg, name in _PLOT.findall(body):
+            files[f"{name}.svg"] = caption, standalone(svg).encode()
+        images = _IMAGE.findall(body)
+        pictures += bool(images)
+        for plane, (shows, png) in enumerate(images, start=1):
+            files[f"slices-{pictures}-{plane}.png"] = f"{caption} {unescape(shows)}.", base64.b64decode(png)
+    for name, (_, data) in files.items():
+        write_file(folder / name, data)
+    captions = {name: caption for name, (caption, _) in files.items()}
+    write_file(folder / CAPTIONS, (json.dumps(captions, indent=1, ensure_ascii=False) + "\n").encode())
+    return [folder / name for name in (*files, CAPTIONS)]
+
+
+def standalone(svg: str) -> str:
+    """Return a plot of a page as a file that any viewer shows: on white, colours as they are on a light page."""
+    svg = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace("currentColor", _INK)
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt" '
+    end = svg.index(">") + 1
+    paper = f'\n<rect width="100%" height="100%" fill="{_PAPER}"/>'
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + head + svg[len("<svg ") : end] + paper + svg[end:] + "\n"

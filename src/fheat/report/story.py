@@ -1,0 +1,101 @@
+"""What a run decided, in words and as a table: which gates closed when, what survived, what that saves."""
+
+from collections.abc import Sequence
+from math import pi
+
+from fheat.allocation.table import Allocation
+from fheat.report.page import Section, paragraph, table
+from fheat.report.record import Record
+from fheat.report.spectral import response
+
+_KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
+"""What the paper calls a gate of a network."""
+
+
+def summary(record: Record, saving: tuple[str, float] | None = None, idle: Sequence[str] = ()) -> str:
+    """Return the outcome in a sentence; `saving` is the name of a saved network and the part of its multiply-adds that
+    retiring its closed gates takes, `idle` the gates that have nothing to mix."""
+    parts = [_gates_in_words(record, idle)] if record.sites else [f"{record.config.network} has no gates"]
+    if saving is not None and record.sites:
+        whose = "the closed ones" if saving[0] == "final" else f"those closed in {saving[0]}"
+        parts.append(f"retiring {whose} saves {saving[1]:.1%} of the multiply-adds")
+    if record.validations:
+        best, last = max(found.mean for found in record.validations), record.validations[-1].mean
+        parts.append(
+            f"validation Dice {best:.4f} at best, {last:.4f} at iteration {record.validations[-1].iteration:,}"
+        )
+    words = "; ".join(parts)
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def idle_gates(gates: Allocation) -> list[str]:
+    """Return the gates that see a single voxel: whatever their D, they have nothing to mix."""
+    return [gate.site for gate in gates if gate.grid is not None and all(length == 1 for length in gate.grid)]
+
+
+def allocation_section(record: Record, gates: Allocation, where: str) -> Section:
+    """Return what became of every gate, survivors first in words, then gate by gate; `where` it was read."""
+    if not gates:
+        return Section("Allocation", paragraph(f"{record.config.network} has no gates."))
+    words = f"{len(gates) - len(gates.open)} of {len(gates)} gates are closed"
+    words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
+    head = ("site", "state", "closed at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
+    rows = []
+    for gate in gates:
+        at = record.closed_at(gate.site) if gate.site in record.sites else None
+        rows.append(
+            (
+                gate.site,
+                gate.state,
+                "" if at is None else f"{at:,}",
+                *(f"{value:.4f}" if value else "0" for value in (gate.D, gate.alpha, gate.tau)),
+                "" if gate.grid is None else "x".join(map(str, gate.grid)),
+                "" if gate.channels is None else str(gate.channels),
+                "" if gate.macs is None else f"{gate.macs:,}",
+            )
+        )
+    body = [f"{words} Read from {where}.", *_closings(record)]
+    idle = idle_gates(gates)
+    passes = [f"{site} {response(gates[site].D, gates[site].alpha, pi):.1%}" for site in gates.open if site not in idle]
+    if passes:
+        body.append(f"Of a wave at frequency radius pi, the open gates let pass: {_listed(passes)}.")
+    if idle:
+        body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(idle)}.")
+    return Section("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
+
+
+def _gates_in_words(record: Record, idle: Sequence[str]) -> str:
+    count, survivors = len(record.sites), record.survivors
+    closed = count - len(survivors)
+    words = (
+        f"{closed or 'none'} of {count} gates closed for good" if survivors else f"all {count} gates closed for good"
+    )
+    if len(survivors) == count:  # nothing to tell apart yet
+        return words
+    kept = [
+        f"{_KNOWN_AS.get((record.config.network, site), site)} kept D = {record.steps[-1][f'D.{site}']:.4f}"
+        for site in survivors
+        if site not in idle
+    ]
+    words += f", {len(set(survivors) & set(idle))} have nothing to mix" if set(survivors) & set(idle) else ""
+    return f"{words}; {_listed([kept[0], *(one.replace(' kept D', ' D') for one in kept[1:])])}" if kept else words
+
+
+def _closings(record: Record) -> list[str]:
+    """Say in which order the gates closed for good, if any did."""
+    closed = sorted((at, site) for site in record.sites if (at := record.closed_at(site)) is not None)
+    if not closed:
+        return []
+    return [f"Closed for good, in this order: {_listed([f'{site} at iteration {at:,}' for at, site in closed])}."]
+
+
+def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns that say nothing: a log does not know the grids."""
+    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    return [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,64 @@
+"""How a report looks: its colours, light and dark, and its style sheet."""
+
+PALETTE = (
+    ("#c8352b", "#ff8272"),
+    ("#1f6fb2", "#72b6f5"),
+    ("#2c8453", "#67cc93"),
+    ("#b86e00", "#f0b052"),
+    ("#7b4db3", "#bb9bea"),
+    ("#0f858f", "#52c6d1"),
+    ("#be3d7c", "#f18fba"),
+    ("#75751a", "#c8c85e"),
+)
+"""Colours of lines, on white and on black."""
+QUIET = "#8b9197", "#868d94"
+"""Of what is not to stand out."""
+
+
+def _lines(dark: bool) -> str:
+    return " ".join(
+        [f"--line-{index}: {pair[dark]};" for index, pair in enumerate(PALETTE)] + [f"--quiet: {QUIET[dark]};"]
+    )
+
+
+STYLE = f"""
+:root {{ color-scheme: light dark; --ink: #1d1f21; --soft: #5c6166; --line: #dcdfe2; --paper: #fff; --panel: #f7f8f9;
+  {_lines(dark=False)} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e4e6e8; --soft: #a4aab0; --line: #363a3e; --paper: #16181a; --panel: #1d2022;
+    {_lines(dark=True)} }}
+}}
+* {{ box-sizing: border-box; }}
+html {{ -webkit-text-size-adjust: 100%; }}
+body {{ margin: 0 auto; padding: 1.6rem 1.2rem 3rem; max-width: 66rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }}
+h1 {{ font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; }}
+h2 {{ font-size: 1.2rem; line-height: 1.3; margin: 2.4rem 0 .7rem; padding-top: .9rem;
+  border-top: 1px solid var(--line); }}
+p {{ margin: .5rem 0; max-width: 46rem; }} .lead {{ color: var(--soft); }}
+.summary {{ font-size: 1.12rem; margin: 1rem 0 0; padding-left: .9rem; border-left: .25rem solid var(--line-0); }}
+.scroll {{ overflow-x: auto; margin: .8rem 0; }}
+table {{ border-collapse: collapse; font-size: .93rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .32rem 1.1rem .32rem 0; text-align: left; vertical-align: top; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }}
+th {{ color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }} .n {{ text-align: right; }}
+th:first-child, td:first-child {{ position: sticky; left: 0; background: var(--paper); }}
+.long td + td {{ white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }}
+.row {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem;
+  margin: .8rem 0; }}
+.planes {{ display: grid; grid-template-columns: repeat(3, 1fr); gap: .4rem; align-items: center; }}
+figure {{ margin: 0; padding: .8rem; background: var(--panel); border: 1px solid var(--line); border-radius: .3rem; }}
+figure + figure {{ margin-top: 1rem; }} .row > figure {{ margin: 0; }}
+figcaption {{ color: var(--soft); font-size: .87rem; line-height: 1.45; margin-top: .5rem; }}
+svg, img {{ display: block; width: 100%; max-width: 100%; height: auto; }}
+@media (min-width: 53rem) {{
+  .row > figure:last-child:nth-child(odd) {{ grid-column: 1 / -1; display: grid; grid-template-columns: 1fr 1fr;
+    gap: 1.6rem; align-items: center; }}
+}}
+@media (max-width: 34rem) {{
+  body {{ padding: 1rem .8rem 2rem; }} h1 {{ font-size: 1.35rem; }} figure {{ padding: .5rem; }}
+  th, td {{ padding-right: .8rem; }}
+  .planes {{ grid-template-columns: 1fr 1fr; }} .planes img:first-child {{ grid-column: 1 / -1; }}
+}}
+@media print {{ figure, tr {{ break-inside: avoid; }} h2 {{ break-after: avoid; }} }}
+"""

@@ -1,0 +1,81 @@
+"""Every figure of the page as a file: complete by itself, with its caption, also from a log alone."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+
+import pytest
+from matplotlib import image
+
+from fheat.cli.main import main
+from fheat.report.write import write_report
+from tests.report.test_report import probe, read, write_lines
+
+PLOTS = {"D.svg", "alpha.svg", "responses.svg", "losses.svg", "validation.svg"}
+
+
+@pytest.fixture(scope="module")
+def written(finished, tmp_path_factory):
+    """A folder with the page and a folder of its figures."""
+    root = tmp_path_factory.mktemp("written")
+    write_report(finished, root / "page.html", figures=root / "a" / "figures")
+    return root
+
+
+def test_every_figure_with_its_caption(written):
+    folder = written / "a" / "figures"
+    slices = {f"slices-1-{plane}.png" for plane in (1, 2, 3)}
+    assert {path.name for path in folder.iterdir()} == PLOTS | slices | {"captions.json"}
+    captions = json.loads((folder / "captions.json").read_text())
+    assert captions.keys() == PLOTS | slices
+    page = read(written / "page.html")
+    assert all(captions[name] in page.text for name in PLOTS)
+    assert captions["slices-1-3.png"].endswith("left to right from left to right.")
+    for name in slices:
+        assert min(image.imread(folder / name).shape[:2]) > 100
+
+
+def test_a_plot_needs_no_page(written):
+    for name in PLOTS:
+        text = (written / "a" / "figures" / name).read_text()
+        root = ET.fromstring(text)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert float(root.get("width").removesuffix("pt")) == pytest.approx(345.6)
+        assert not re.search(r"currentColor|var\(|xlink|<script", text)
+        assert set(re.findall(r'(?:href="|url\()#([\w.-]+)', text)) <= set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_from_settings_and_log_alone(run, tmp_path):
+    for part in ("final", "best", "checkpoints"):
+        shutil.rmtree(run / part)
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config))
+    step = {"total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
+    write_lines(run, probe(), *(step | {"iteration": at} for at in range(1, 7)))
+    reader = read(write_report(run, figures=tmp_path / "figures", marks=[(3, "noise 0.1")]))
+    assert reader.text.count("Needs the network, which is not in the run folder.") == 2
+    assert "Iteration 6 of 6, done; its final network is not in this folder." in reader.text
+    assert "After the perturbation at iteration 3: noise 0.1" in reader.text
+    assert json.loads((tmp_path / "figures" / "captions.json").read_text()).keys() == {
+        "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "attenuation.svg",
+    }  # fmt: skip
+
+
+def test_a_file_is_no_folder(run, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["report", str(run), "--figures", str(tmp_path / "file")]) == 3
+    assert "file: is a file; give a folder for the figures" in capsys.readouterr().err
+    assert not (run / "report.html").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_verb_names_the_folder(run, tmp_path, capsys):
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "best")
+    arguments = ["report", str(run), "--figures", str(tmp_path / "f")]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"wrote {run / 'report.html'} and {tmp_path / 'f'}\n"
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(run / "report.html"), "figures": str(tmp_path / "f")}
+    assert (tmp_path / "f" / "losses.svg").is_file()
