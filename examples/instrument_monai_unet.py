@@ -1,9 +1,9 @@
 """Which layers of a MONAI UNet want global mixing? Train it as it is, put closed gates into it, and ask.
 
-The volumes are made up on the spot: a bright ball and a dim one, in front of a background that drifts across the volume,
-under noise; the dim ball is to be segmented. Closed gates change no bit of the network. `fheat.probe` measures at each of
-them whether opening it would lower the loss; the sites that say so get gates that are open a little, and further training
-decides how far.
+The volumes are made up on the spot: a bright ball and a dim one, in front of a background that drifts across the
+volume, under noise; the dim ball is to be segmented. Closed gates change no bit of the network. `fheat.probe` measures
+at each of them whether opening it would lower the loss; the sites that say so get gates that are open a little, and
+further training decides how far.
 
     python examples/instrument_monai_unet.py
 """
