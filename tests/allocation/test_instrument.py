@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monai.networks.nets import UNet
+from monai.networks.nets import AttentionUnet, DynUNet, SegResNet, UNet
 from torch import nn
 
 from fheat import FractionalHeat, allocation, cost, instrument, merge, retire
@@ -174,6 +174,28 @@ def test_closed_gates_change_nothing_in_a_monai_network(dims):
     assert list(gates_of(gated)) == wide
     assert_same_function(gated, model, x)
     assert [row.grid for row in allocation(gated, x)][-1] == (16, 12, 8)[:dims]
+
+
+@pytest.mark.parametrize(
+    ("model", "sites"),
+    [
+        (lambda: SegResNet(3, 8, 1, 2, blocks_down=(1, 1), blocks_up=(1,)), 8),
+        (lambda: DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 8]), 12),
+        (lambda: AttentionUnet(3, 1, 2, (4, 8, 8), (2, 2)), 10),
+    ],
+    ids=["SegResNet", "DynUNet", "AttentionUnet"],
+)
+def test_closed_gates_change_nothing_in_other_networks_of_monai(model, sites):
+    model, x = model(), torch.randn(1, 1, 16, 16, 8)
+    gated = instrument(model, example=x)
+    assert len(gates_of(gated)) == sites
+    assert_same_function(gated, model, x)
+
+
+def test_closed_gates_change_nothing_under_autocast():
+    model, x = Residual(), torch.randn(2, 2, 9, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same_function(instrument(model), model, x)
 
 
 PATHS = [path for path, part in Residual().named_modules() if path]
@@ -432,6 +454,11 @@ def test_a_taken_name_is_left_alone():
         ("pairs", {"layout": "nchw"}, "layout='nchw' is unknown: use channels_first"),
         ("pairs", {"grid": (8, 6), "dims": 3}, r"'pairs' has the grid \(8, 6\) and dims=3: leave dims out"),
         ("pairs", {"prefix_tokens": -1}, "prefix_tokens=-1 is negative"),
+        ("pairs", {"dims": 4}, "dims=4 is not supported: use 1, 2 or 3"),
+        ("pairs", {"grid": 14}, "grid=14 of 'pairs' is no grid: give whole numbers"),
+        ("pairs", {"grid": (4.0, 3)}, r"grid=\(4.0, 3\) of 'pairs' is no grid"),
+        ("pairs", {"grid": (4, 0)}, r"grid of 'pairs' is \(4, 0\): give one to three"),
+        ("pairs", {"grid": (1, 1, 1, 1)}, r"grid of 'pairs' is \(1, 1, 1, 1\): give one to three"),
         ({"twice": (8, 6)}, {}, "'twice' is a Conv2d and has a grid already"),
         ({"never": None}, {"example": (1, 2, 8, 6)}, "Odd does not run on an input of shape"),
         ("squeeze.*", {"example": (1, 3, 8, 6)}, "none of the 2 chosen modules can take a gate: 'squeeze.0'"),
@@ -488,6 +515,20 @@ def test_a_padding_mask_works_without_nested_tensors():
 
 def not_a_square(tokens):
     raise RuntimeError("not a square")
+
+
+def test_a_norm_that_may_have_no_grid_is_asked_about():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+    with pytest.raises(ValueError, match=r"'1' is a BatchNorm1d, whose grid is not known"):
+        instrument(model, nn.BatchNorm1d)
+    with pytest.raises(ValueError, match=r"'1' is a BatchNorm1d and gives shape \(5, 6\), with or without a grid"):
+        instrument(model, "1", example=(5, 4))
+
+
+def test_a_network_without_wide_convolutions_needs_sites():
+    with pytest.raises(ValueError, match="Sequential has no convolution with a kernel larger than one: name its sites"):
+        instrument(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4)))
+    assert list(gates_of(instrument(nn.Conv2d(1, 1, 3)))) == ["gate"]
 
 
 def test_attention_is_chosen_by_default_where_a_grid_is_given():

@@ -1,4 +1,4 @@
-"""What training decided about each gate: read it, retire it, merge it, cost it; and put gates into any network.
+"""What training decided about each gate: read it, retire it, merge it, cost it.
 
 `fheat.allocation` is this room and, called, the table: `fheat.allocation(model)` runs `table.allocation`.
 """

@@ -54,14 +54,23 @@ def choose(model: nn.Module, sites: Sites) -> list[Choice]:
     return [Choice(places[id(choice.module)], choice.module, choice.grid, choice.named) for choice in chosen]
 
 
-def is_wide_convolution(path: str, module: nn.Module) -> bool:
-    """Whether the module is a convolution, transposed or not, that looks further than one cell on some axis."""
-    return isinstance(module, _CONVOLUTIONS) and max(module.kernel_size) > 1
+def usual_sites(model: nn.Module, *, attention: bool) -> Callable[[str, nn.Module], bool]:
+    """Return the rule for a network whose sites nobody named.
 
+    It takes the convolutions, transposed or not, that look further than one cell on some axis, and with `attention`
+    every `nn.MultiheadAttention`.
+    """
 
-def is_wide_convolution_or_attention(path: str, module: nn.Module) -> bool:
-    """The convolutions, and every `nn.MultiheadAttention`."""
-    return is_wide_convolution(path, module) or isinstance(module, nn.MultiheadAttention)
+    def usual(path: str, module: nn.Module) -> bool:
+        wide = isinstance(module, _CONVOLUTIONS) and max(module.kernel_size) > 1
+        return wide or (attention and isinstance(module, nn.MultiheadAttention))
+
+    if not any(usual(path, module) for path, module in model.named_modules()):
+        also = " and no nn.MultiheadAttention" if attention else ""
+        raise ValueError(
+            f"{type(model).__name__} has no convolution with a kernel larger than one{also}: name its sites"
+        )
+    return usual
 
 
 def _rules(sites: Any) -> list[tuple[Rule, Grid | None]]:
@@ -90,7 +99,7 @@ def _matching(model: nn.Module, rule: Rule) -> list[tuple[str, nn.Module]]:
         parts = rule.split(".")
         found = [(path, module) for path, module in places.items() if path and _fits(path.split("."), parts)]
     else:
-        found = [(path, module) for path, module in places.items() if path and rule(path, module)]
+        found = [(path, module) for path, module in places.items() if rule(path, module)]
     if not found:
         near = f": {_nearest(rule, list(places))}" if isinstance(rule, str) else ""
         raise ValueError(f"{type(model).__name__} has no module that fits {_shown(rule)}{near}")

@@ -1,5 +1,6 @@
 """A gate behind a module of somebody else's network: a forward hook applies it, the module itself stays as it is."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -100,14 +101,26 @@ class GateHook:
 
     def _grid(self, tokens: int) -> tuple[int, ...]:
         assert self.grid is not None
-        grid = tuple(self.grid(tokens)) if callable(self.grid) else tuple(self.grid)
+        grid = grid_of(tokens, self.grid, self.site)
         cells = torch.Size(grid).numel()
         if len(grid) != self.dims or cells != tokens:
-            extra = (
-                f": prefix_tokens={tokens - cells + self.prefix_tokens} would leave it out" if tokens > cells else ""
-            )
-            raise ValueError(f"{self.site!r} gives {tokens} tokens, grid {grid} has {cells} cells{extra}")
+            more = self.prefix_tokens + tokens - cells
+            hint = f": prefix_tokens={more} would leave the first out" if tokens > cells else ""
+            raise ValueError(f"{self.site!r} gives {tokens} tokens, grid {grid} has {cells} cells{hint}")
         return grid
+
+
+def grid_of(tokens: int, grid: Grid, site: str) -> tuple[int, ...]:
+    """Return the grid of so many tokens as it was given, or raise ValueError where that is none."""
+    try:
+        answer = grid(tokens) if callable(grid) else grid
+        lengths = tuple(map(operator.index, answer))
+    except Exception as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"grid of {site!r} fails for {tokens} tokens: {reason}") from error
+    if not 1 <= len(lengths) <= 3 or min(lengths) < 1:
+        raise ValueError(f"grid of {site!r} is {lengths}: give one to three whole numbers of at least 1")
+    return lengths
 
 
 def attach(module: nn.Module, gate: FractionalHeat, hook: GateHook) -> None:

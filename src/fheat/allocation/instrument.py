@@ -1,6 +1,7 @@
 """Put gates into somebody else's network without changing what it computes."""
 
 import copy
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -8,14 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fheat.allocation.choose import (
-    Choice,
-    Sites,
-    choose,
-    is_wide_convolution,
-    is_wide_convolution_or_attention,
-)
-from fheat.allocation.hook import LAYOUTS, GateHook, Grid, Layout, attach
+from fheat.allocation.choose import Choice, Sites, choose, usual_sites
+from fheat.allocation.hook import LAYOUTS, GateHook, Grid, Layout, attach, grid_of
 from fheat.allocation.sites import Inputs, checked_inputs, device_of, run_copy
 from fheat.ops.heat import FractionalHeat
 
@@ -77,9 +72,10 @@ def instrument(
         raise ValueError(f"layout={layout!r} is unknown: use {', '.join(LAYOUTS)}")
     if prefix_tokens < 0:
         raise ValueError(f"prefix_tokens={prefix_tokens} is negative: give the number of leading tokens")
+    if dims not in (None, 1, 2, 3):
+        raise ValueError(f"dims={dims!r} is not supported: use 1, 2 or 3 spatial axes")
     copied = _copied(model)
-    default = is_wide_convolution if grid is None else is_wide_convolution_or_attention
-    chosen = choose(copied, default if sites is None else sites)
+    chosen = choose(copied, usual_sites(copied, attention=grid is not None) if sites is None else sites)
     for choice, hook in _planned_hooks(copied, chosen, example, dims, grid, prefix_tokens, layout):
         size = {"size": hook.grid} if isinstance(hook.grid, tuple) else {}
         gate = FractionalHeat(dims=hook.dims, initial_strength=initial_strength, **(size | gate_options))
@@ -153,8 +149,8 @@ def _planned(
             grid = None
         elif grid is None:
             raise ValueError(f"{path!r} gives tokens: give grid=, the grid they lie on")
-    if not callable(grid) and grid is not None:
-        grid = tuple(grid)
+    if grid is not None and not callable(grid):
+        grid = _checked_grid(grid, path)
         if dims not in (None, len(grid)):
             raise ValueError(f"{path!r} has the grid {grid} and dims={dims}: leave dims out")
     dims = len(grid) if isinstance(grid, tuple) else dims or _dims_seen(choice, seen, grid, prefix, layout)
@@ -164,6 +160,14 @@ def _planned(
         if cells.numel() == 1:
             raise ValueError(f"{path!r} gives a grid of one cell, where there is nothing to mix")
     return hook
+
+
+def _checked_grid(grid: Any, path: str) -> tuple[int, ...]:
+    if not isinstance(grid, Sequence) or not all(isinstance(length, int) for length in grid):
+        raise ValueError(
+            f"grid={grid!r} of {path!r} is no grid: give whole numbers, or a function from the tokens to it"
+        )
+    return grid_of(math.prod(grid), grid, path)
 
 
 def _dims_by_name(module: nn.Module) -> int | None:
@@ -194,21 +198,13 @@ def _dims_seen(choice: Choice, seen: list[Any] | None, grid: Grid | None, prefix
         raise ValueError(f"{path!r} is a {kind}, whose grid is not known: give dims=, grid= or example=")
     if callable(grid):
         tokens = seen[0].shape[0 if layout == "tokens_first" else -2] - prefix
-        return len(_called(grid, tokens, path))
+        return len(grid_of(tokens, grid, path))
     if seen[0].ndim not in (4, 5):
         raise ValueError(
             f"{path!r} is a {kind} and gives shape {tuple(seen[0].shape)}, with or without a grid: "
             "give grid= if these are tokens, dims= if it is a grid"
         )
     return seen[0].ndim - 2
-
-
-def _called(grid: Any, tokens: int, path: str) -> Sequence[int]:
-    try:
-        return tuple(grid(tokens))
-    except Exception as error:
-        reason = str(error).split("\n")[0]
-        raise ValueError(f"grid of {path!r} fails for {tokens} tokens: {reason}") from error
 
 
 def _free_name(module: nn.Module) -> str:
