@@ -309,3 +309,29 @@ def test_probe_page_shows_the_stored_run():
     assert [row.site for row in ranked[-2:]] == [row.site for row in found if row.state == "open"] == ["enc1", "dec1"]
     assert [row.site for row in found if not row.agrees] == ["enc3", "enc4"]
     assert all(row.pairing < 1e-3 * found["dec1"].pairing for row in found if not row.agrees)
+
+
+def test_example_of_a_residual_network_finds_the_noisy_stem():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "instrument_resnet_2d.py")], capture_output=True, text=True, check=True
+    )
+    assert "retired network equal bit for bit: True" in done.stdout
+    strengths = {name: float(value) for name, value in re.findall(r"^(\w+_stem) +\S+ +\d+ +(\S+)", done.stdout, re.M)}
+    assert strengths["noisy_stem"] > 0.3
+    assert strengths["mask_stem"] == 0.0
+    without, with_gates = map(float, re.search(r"error (\S+) without gates, (\S+) with", done.stdout).groups())
+    assert with_gates < 1.02 * without < 0.2
+
+
+def test_example_of_a_monai_network_probes_it_and_trains_on():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "instrument_monai_unet.py"), "--steps", "60"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "closed gates change no bit: True" in done.stdout
+    wanted, of = map(int, re.search(r"error at (\d+) of (\d+) sites", done.stdout).groups())
+    assert of == 9
+    trained = done.stdout.split("training goes on with gates there")[1]
+    assert len(re.findall(r"^model\..* (?:open|closed) +\d", trained, re.M)) == wanted

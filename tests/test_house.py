@@ -137,7 +137,7 @@ def test_nothing_executes_foreign_data_or_names_a_machine(path):
 def test_public_names():
     assert set(fheat.__all__) == {
         "BadInput", "Card", "FractionalHeat", "Predictor", "allocation", "compose", "cost", "create_model", "evaluate",
-        "list_models", "load", "merge", "probe", "register_model", "retire", "save",
+        "instrument", "list_models", "load", "merge", "probe", "register_model", "retire", "save",
     }  # fmt: skip
     for name in fheat.__all__:
         assert getattr(fheat, name).__doc__

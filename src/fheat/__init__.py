@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fheat.allocation.cost import cost as cost
+    from fheat.allocation.instrument import instrument as instrument
     from fheat.allocation.merge import compose as compose
     from fheat.allocation.merge import merge as merge
     from fheat.allocation.probe import probe as probe
@@ -36,6 +37,7 @@ _HOME = {
     "cost": "fheat.allocation.cost",
     "create_model": "fheat.models.registry",
     "evaluate": "fheat.metrics.evaluate",
+    "instrument": "fheat.allocation.instrument",
     "list_models": "fheat.models.registry",
     "load": "fheat.models.folder",
     "merge": "fheat.allocation.merge",
