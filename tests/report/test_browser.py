@@ -51,7 +51,9 @@ def report(finished, tmp_path_factory):
     root = tmp_path_factory.mktemp("out")
     run = shutil.copytree(finished, root / "run")
     write_lines(run, {"iteration": 0, "probe": seen}, *lines, {"iteration": 6, "probe": seen})
-    return write_report(run, root / "page.html", marks=[(4, "noise 0.3")])
+    with open(run / "config.toml", "a") as settings:
+        settings.write("noise_at = 3\n")
+    return write_report(run, root / "page.html")
 
 
 @pytest.mark.parametrize("width", [LAPTOP, PHONE])
@@ -59,7 +61,7 @@ def test_everything_is_drawn_and_nothing_is_asked_for(browser, report, width):
     browser.open(report, width)
     assert browser.value("innerWidth") == width
     figures = browser.value(FIGURES)
-    assert sum(len(one["plots"]) for one in figures) == 7
+    assert sum(len(one["plots"]) for one in figures) == 8
     assert sum(len(one["images"]) for one in figures) == 3
     for one in figures:
         assert one["caption"] > 20

@@ -50,15 +50,16 @@ def test_from_settings_and_log_alone(run, tmp_path):
     for part in ("final", "best", "checkpoints"):
         shutil.rmtree(run / part)
     config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config))
+    (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config) + "noise_at = 2\n")
     step = {"total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
     write_lines(run, probe(), *(step | {"iteration": at} for at in range(1, 7)))
-    reader = read(write_report(run, figures=tmp_path / "figures", marks=[(3, "noise 0.1")]))
+    reader = read(write_report(run, figures=tmp_path / "figures"))
     assert reader.text.count("Needs the network, which is not in the run folder.") == 2
     assert "Iteration 6 of 6, done; its final network is not in this folder." in reader.text
-    assert "After the perturbation at iteration 3: noise 0.1" in reader.text
+    assert "After the perturbation at iteration 3: noise 0.3" in reader.text
     assert json.loads((tmp_path / "figures" / "captions.json").read_text()).keys() == {
-        "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "attenuation.svg",
+        "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "alone.svg",
+        "attenuation.svg",
     }  # fmt: skip
 
 

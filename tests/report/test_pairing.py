@@ -13,7 +13,7 @@ SITES = ("enc1", "enc2", "dec1")
 
 
 def at(pairing, attenuation=1.0, error=math.nan):
-    return ProbeAt(pairing, error, 0.0, math.nan, attenuation)
+    return ProbeAt(pairing, error, pairing, error, 0.0, math.nan, attenuation)
 
 
 def record(tmp_path, probes):
@@ -51,8 +51,8 @@ def test_agreement_counts_signs_that_told_the_end(tmp_path):
     assert found.survivors == ["dec1"]
     assert agreement(found) == {0: (2, 3), 2: (3, 3), 4: (0, 1)}
     assert foretold(found) == (
-        "At iteration 0 the sign of the pairing P agrees with the last state of 2 of 3 gates (enc1 has P = +1.00e-03 "
-        "and is closed); at 2 with 3 of 3; at 4 with 0 of 1. P > 0: the loss falls when the gate opens."
+        "With all gates closed: at iteration 0 the sign of the pairing P agrees with the last state of 2 of 3 gates "
+        "(enc1 has P = +1.00e-03 and is closed); at 2 with 3 of 3; at 4 with 0 of 1. P > 0: the loss falls when the gate opens."
     )
 
 
@@ -79,6 +79,6 @@ def test_captions_have_the_numbers(tmp_path):
 @pytest.mark.parametrize("value", [0.0, math.nan, 1e-30, -1e30, math.inf])
 def test_any_number_can_be_drawn(tmp_path, value):
     found = record(tmp_path, {0: {site: at(value, value, value) for site in SITES}})
-    assert Reader(probes_section(found).body).tags.count("svg") == 2
+    assert Reader(probes_section(found).body).tags.count("svg") == 3
     assert record(tmp_path, {0: {}}).probes == {0: {}}
     probes_section(record(tmp_path, {0: {}}))

@@ -80,6 +80,7 @@ def test_marks_are_drawn_and_named(record):
 
 
 def test_marks_of_the_settings():
-    assert marks_of(None, 0.3, None, 10.0, 200) == []
-    assert marks_of(8000, 0.3, None, 10.0, 200) == [(8000, "noise 0.3")]
-    assert marks_of(8000, 0.3, 6000, 10.0, 200) == [(6000, "rate x 10 for 200"), (8000, "noise 0.3")]
+    assert marks_of(TrainConfig(data="x")) == []
+    assert marks_of(TrainConfig(data="x", noise_at=8000)) == [(8001, "noise 0.3")]
+    both = TrainConfig(data="x", noise_at=8000, spike_at=6000, spike_for=200)
+    assert marks_of(both) == [(6001, "rate x 10 for 200"), (8001, "noise 0.3")]

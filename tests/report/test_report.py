@@ -271,7 +271,15 @@ STEP = {"iteration": 1, "total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
 
 
 def probe(site="x", **changes):
-    found = {"pairing": 1.0, "error": 0.1, "slope": 1.0, "slope_error": None, "attenuation": 1.0}
+    found = {
+        "pairing": 1.0,
+        "error": 0.1,
+        "alone": 1.0,
+        "alone_error": 0.1,
+        "slope": 1.0,
+        "slope_error": None,
+        "attenuation": 1.0,
+    }
     return {"iteration": 0, "probe": {site: found | changes}}
 
 

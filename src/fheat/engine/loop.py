@@ -43,7 +43,7 @@ from fheat.models.registry import create_model
 FLUSH = 50
 """Iterations between looks at the device."""
 EVERY_ONE = 500
-"""Iterations logged one by one, where the gates decide; later every tenth."""
+"""Iterations logged one by one, where the gates decide: from the start and after a perturbation. Else every tenth."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,12 @@ class Run:
             {"iteration": iteration, **dict(zip(self.step.columns, row, strict=True))}
             for iteration, row in enumerate(rows, start=self._logged + 1)
         )
-        self.folder.log(line for line in lines if line["iteration"] <= EVERY_ONE or line["iteration"] % 10 == 0)
+        begun = [0, *(at for at in (self.config.noise_at, self.config.spike_at) if at is not None)]
+        self.folder.log(
+            line
+            for line in lines
+            if line["iteration"] % 10 == 0 or any(0 < line["iteration"] - at <= EVERY_ONE for at in begun)
+        )
         self._logged = self.done
 
     def _look(self, first: int, began: float) -> None:

@@ -6,55 +6,59 @@ P > 0 at D = 0 says that the loss falls when the gate opens; P < 0 that it rises
 
 from collections.abc import Sequence
 from math import ceil, isfinite, log10, nan
+from typing import Literal
 
 from fheat.report.page import Section, figure, paragraph, row, table
 from fheat.report.plots import INK, Mark, Plot, draw_marks, gate_styles, plain, plot
 from fheat.report.record import ProbeAt, Record
 
-_NOTHING = ProbeAt(nan, nan, nan, nan, nan)
+_NOTHING = ProbeAt(nan, nan, nan, nan, nan, nan, nan)
+Which = Literal["pairing", "alone"]
+_IN: dict[Which, str] = {"pairing": "all gates closed", "alone": "only that gate closed"}
 
 
 def probes_section(record: Record, marks: Sequence[Mark] = ()) -> Section:
     """Return the figures, the sentence and the table of the probes; there is at least one probe."""
-    body = (
-        paragraph(foretold(record)) + row(pairings(record, marks), attenuations(record, marks)) + _pairing_table(record)
-    )
-    return Section("Probes", body)
+    drawn = row(pairings(record, marks), pairings(record, marks, "alone"), attenuations(record, marks))
+    told = (paragraph(foretold(record, which)) + _pairing_table(record, which) for which in _IN)
+    return Section("Probes", drawn + "".join(told))
 
 
-def agreement(record: Record) -> dict[int, tuple[int, int]]:
+def agreement(record: Record, which: Which = "pairing") -> dict[int, tuple[int, int]]:
     """Return, for each probed iteration, at how many gates the sign of P agrees with the last logged state, and how
     many have a sign. A gate agrees that is open with P > 0, or closed with P < 0; one without mixing has P = 0."""
     survivors = record.survivors
     counts = {}
     for iteration, found in record.probes.items():
-        signs = {site: at.pairing > 0 for site, at in found.items() if isfinite(at.pairing) and at.pairing != 0}
+        values = {site: getattr(at, which) for site, at in found.items()}
+        signs = {site: value > 0 for site, value in values.items() if isfinite(value) and value != 0}
         counts[iteration] = sum(wants == (site in survivors) for site, wants in signs.items()), len(signs)
     return counts
 
 
-def foretold(record: Record) -> str:
+def foretold(record: Record, which: Which = "pairing") -> str:
     """Say whether the sign of P told which gates are open in the end, first probe first."""
-    (first, (agreed, signs)), *later = agreement(record).items()
-    words = f"At iteration {first:,} the sign of the pairing P agrees with the last state of {agreed} of {signs} gates"
-    words += f" ({_misses(record, first)})" if agreed < signs else ""
+    (first, (agreed, signs)), *later = agreement(record, which).items()
+    words = f"With {_IN[which]}: at iteration {first:,} the sign of the pairing P agrees with the last state of "
+    words += f"{agreed} of {signs} gates"
+    words += f" ({_misses(record, first, which)})" if agreed < signs else ""
     for iteration, (agreed, signs) in later:
         words += f"; at {iteration:,} with {agreed} of {signs}"
     return f"{words}. P > 0: the loss falls when the gate opens."
 
 
-def pairings(record: Record, marks: Sequence[Mark] = ()) -> str:
+def pairings(record: Record, marks: Sequence[Mark] = (), which: Which = "pairing") -> str:
     """Return the figure of P of every gate over the iterations, on a scale that keeps signs and small values."""
     last = max(record.probes)
-    values = [f"{site} {_signed(found.pairing)}" for site, found in record.probes[last].items()]
+    values = [f"{site} {_signed(getattr(found, which))}" for site, found in record.probes[last].items()]
     caption = (
-        "Pairing P of every gate, with one standard error, above zero where mixing lowers the loss; at iteration "
-        f"{last:,}: {', '.join(values)}."
+        f"Pairing P of every gate with {_IN[which]}, and one standard error, above zero where mixing lowers the loss; "
+        f"at iteration {last:,}: {', '.join(values)}."
     )
-    sizes = [abs(at.pairing) for found in record.probes.values() for at in found.values()]
+    sizes = [abs(getattr(at, which)) for found in record.probes.values() for at in found.values()]
     sizes = [size for size in sizes if isfinite(size) and size > 0]
-    with plot("pairing", caption) as drawing:
-        _lines(drawing, record, "pairing", "error")
+    with plot(which, caption) as drawing:
+        _lines(drawing, record, which, "error" if which == "pairing" else "alone_error")
         if sizes:
             _signed_scale(drawing, max(min(sizes), 1e-3 * max(sizes)), max(sizes))
         drawing.axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
@@ -123,22 +127,23 @@ def _signed_scale(drawing: Plot, least: float, largest: float) -> None:
     drawing.axes.set_ylim(-2 * largest, 2 * largest)
 
 
-def _pairing_table(record: Record) -> str:
+def _pairing_table(record: Record, which: Which) -> str:
     head = ("site", "state", *(f"P at {iteration:,}" for iteration in record.probes))
     rows = []
     for site in record.sites:
         found = [seen.get(site, _NOTHING) for seen in record.probes.values()]
-        cells = [_signed(at.pairing) + (f" ± {at.error:.1e}" if isfinite(at.error) else "") for at in found]
+        pairs = [(at.pairing, at.error) if which == "pairing" else (at.alone, at.alone_error) for at in found]
+        cells = [_signed(value) + (f" ± {error:.1e}" if isfinite(error) else "") for value, error in pairs]
         rows.append((site, "open" if site in record.survivors else "closed", *cells))
     return table(head, rows)
 
 
-def _misses(record: Record, iteration: int) -> str:
-    found, survivors = record.probes[iteration], record.survivors
+def _misses(record: Record, iteration: int, which: Which) -> str:
+    found = {site: getattr(at, which) for site, at in record.probes[iteration].items()}
     wrong = [
-        f"{site} has P = {_signed(at.pairing)} and is {'open' if site in survivors else 'closed'}"
-        for site, at in found.items()
-        if isfinite(at.pairing) and at.pairing != 0 and (at.pairing > 0) != (site in survivors)
+        f"{site} has P = {_signed(value)} and is {'open' if site in record.survivors else 'closed'}"
+        for site, value in found.items()
+        if isfinite(value) and value != 0 and (value > 0) != (site in record.survivors)
     ]
     return ", ".join(wrong)
 

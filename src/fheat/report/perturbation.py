@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import isfinite, nan
 
+from fheat.engine.config import TrainConfig
 from fheat.report.page import Section, paragraph, table
 from fheat.report.plots import Mark
 from fheat.report.record import Record
@@ -39,12 +40,12 @@ class After:
         return f"closed at {self.closed_at:,}" if self.closed_at is not None else "was open, is open"
 
 
-def marks_of(noise_at: int | None, noise: float, spike_at: int | None, spike: float, spike_for: int) -> list[Mark]:
-    """Return the marks of the disturbances of a run, in order: noise added to the gates, a rate multiplied for some
-    iterations; None where there was none."""
-    marks = [] if noise_at is None else [(noise_at, f"noise {noise:g}")]
-    if spike_at is not None:
-        marks.append((spike_at, f"rate x {spike:g} for {spike_for:,}"))
+def marks_of(config: TrainConfig) -> list[Mark]:
+    """Return the marks of the disturbances of a run, in order, each at the first iteration that felt it: closed gates
+    opened at random, a rate multiplied for some iterations."""
+    marks = [] if config.noise_at is None else [(config.noise_at + 1, f"noise {config.noise:g}")]
+    if config.spike_at is not None:
+        marks.append((config.spike_at + 1, f"rate x {config.spike:g} for {config.spike_for:,}"))
     return sorted(marks)
 
 

@@ -21,7 +21,7 @@ from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.figures import check_folder, save_figures
 from fheat.report.page import Section, page, paragraph, row, table
 from fheat.report.pairing import probes_section
-from fheat.report.perturbation import after_section
+from fheat.report.perturbation import after_section, marks_of
 from fheat.report.plots import Mark
 from fheat.report.record import Record, read_record
 from fheat.report.slices import scan_figure
@@ -48,7 +48,6 @@ def write_report(
     out: str | Path | None = None,
     *,
     more: Sequence[Section] = (),
-    marks: Sequence[Mark] = (),
     figures: str | Path | None = None,
     scans: int = SCANS,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -59,7 +58,6 @@ def write_report(
         run_folder: written by `fheat train`.
         out: file to write; `report.html` in the run folder if not given.
         more: sections to put after the allocation.
-        marks: when the run was disturbed, and how; drawn into the figures, each with a table of what followed.
         figures: folder to write every figure of the page into, see `save_figures`.
         scans: how many validation scans to segment and show.
         progress: called with the number of these done, and their total.
@@ -69,7 +67,7 @@ def write_report(
     if figures is not None:
         check_folder(Path(figures))
     record = read_record(Path(run_folder))
-    saved = _saved(record)
+    marks, saved = marks_of(record.config), _saved(record)
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
     where = f"the log at iteration {record.iterations[-1]:,}"
     if saved is not None:
