@@ -54,6 +54,13 @@ def plot(name: str, words: str) -> Iterator[Plot]:
             plt.close(figure)
 
 
+def standalone(svg: str) -> str:
+    """Return the picture of a `Plot` as a file of its own: named as SVG, black on white."""
+    return (
+        svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" style="background: #fff; color: #000" ', 1) + "\n"
+    )
+
+
 def colours(count: int) -> list[Any]:
     """Return colours that can be told apart on white and on black."""
     return [plt.get_cmap("tab10")(index % 10) for index in range(count)]
