@@ -81,11 +81,11 @@ def write_pictures(folder: Path, drawn: Sequence[Picture]) -> list[Path]:
 
 
 def percent(values: list[float]) -> str:
-    """Return mean and deviation over scans in words: `29.7 % (SD 5.5, 8 scans)`."""
+    """Return mean and deviation over scans in words: `29.7% (SD 5.5, 8 scans)`."""
     found = moments(values)
     count = f"{len(values)} scan{'s' if len(values) > 1 else ''}"
     spread = "" if found["sd"] is None else f"SD {100 * found['sd']:.1f}, "
-    return f"{100 * (found['mean'] or 0):.1f} % ({spread}{count})"
+    return f"{100 * (found['mean'] or 0):.1f}% ({spread}{count})"
 
 
 def _residual_words(name: str, residual: Residual) -> str:
@@ -98,10 +98,8 @@ def _residual_words(name: str, residual: Residual) -> str:
 
 
 def _attention_words(name: str, found: Attention) -> str:
-    ratio = mean([case.over_chance for case in found.cases])
-    return (
-        f"{name}: {percent(found.shares)} where {mean(found.chances):.1%} of the voxels are, {ratio:.2f} times as much."
-    )
+    chance, ratio = mean(found.chances), mean([case.over_chance for case in found.cases])
+    return f"{name}: {percent(found.shares)} in {chance:.1%} of the voxels, {ratio:.2f} times as much as chance."
 
 
 def _grid(lengths: Sequence[int]) -> str:
