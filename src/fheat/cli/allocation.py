@@ -20,8 +20,11 @@ from fheat.errors import BadInput
 from fheat.files import write_file
 from fheat.models.registry import recipe_of
 from fheat.report.analysis import Questions, analyse
-from fheat.report.analysis_figures import pictures, write_pictures
+from fheat.report.analysis_figures import pictures
 from fheat.report.analysis_record import NAME, Analysis, read_analysis
+from fheat.report.attention_maps import NAME as MAPS
+from fheat.report.attention_maps import Plane, Planes, map_pictures, planes_bytes, read_planes
+from fheat.report.picture import write_pictures
 from fheat.report.saved import Saved, open_saved
 from fheat.report.survivors import markdown, survivor_row
 
@@ -63,9 +66,9 @@ class Allocation:
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
     figures: Path | None = None
-    """Folder for the figures as SVG and analysis.json with all their numbers."""
+    """Folder for the figures (SVG, maps PNG), and analysis.json and attention-maps.npz to draw them again."""
     stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
-    """Draw the figures again from an analysis.json, without network and data."""
+    """Draw the figures again from an analysis.json and what lies beside it, without network and data."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -75,12 +78,12 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(Allocation, "allocation", arguments)
     _check(options)
     if options.stored is not None:
-        _show_analysis(read_analysis(options.stored), options, {})
+        _show_analysis(read_analysis(options.stored), read_planes(options.stored.parent / MAPS), options, {})
         return
     every = [open_saved(name) for name in options.models]
     result = _gates(every[0], options) if len(every) == 1 else _table(every, options)
     if options.residual or options.attention:
-        _show_analysis(_analysis(every, options), options, result)
+        _show_analysis(*_analysis(every, options), options, result)
     elif options.json:
         print(json.dumps(result, indent=1))
 
@@ -130,17 +133,19 @@ def _table(every: Sequence[Saved], options: Allocation) -> dict[str, Any]:
     return {"models": [row.to_json() for row in rows]}
 
 
-def _analysis(every: Sequence[Saved], options: Allocation) -> Analysis:
+def _analysis(every: Sequence[Saved], options: Allocation) -> tuple[Analysis, Planes]:
     name, cases = _scans(every, options)
     questions = Questions(residual=options.residual, attention=options.attention, blocks=options.blocks)
-    found = []
+    found, planes = [], {}
     try:
-        for saved in every:
+        for place, saved in enumerate(every):
+            kept: list[Plane] = []
             with progress_bar(saved.name) as show:
-                found.append(analyse(saved, cases, questions, device=options.device, progress=show))
+                found.append(analyse(saved, cases, questions, device=options.device, keep=kept.append, progress=show))
+            planes[place] = kept
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return Analysis(fheat=__version__, dataset=name, split=options.split, models=tuple(found))
+    return Analysis(fheat=__version__, dataset=name, split=options.split, models=tuple(found)), planes
 
 
 def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case, ...]]:
@@ -155,7 +160,7 @@ def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case
     return dataset.name, cases
 
 
-def _show_analysis(analysis: Analysis, options: Allocation, result: dict[str, Any]) -> None:
+def _show_analysis(analysis: Analysis, planes: Planes, options: Allocation, result: dict[str, Any]) -> None:
     """Print the analysis, with what was found before it, and write the figures."""
     drawn = pictures(analysis)
     if options.json:
@@ -164,7 +169,11 @@ def _show_analysis(analysis: Analysis, options: Allocation, result: dict[str, An
         print("\n".join(["", *(picture.caption for picture in drawn)] if result else [one.caption for one in drawn]))
     if options.figures is None:
         return
-    paths = write_pictures(options.figures, drawn)
-    write_file(options.figures / NAME, analysis.text().encode())
+    paths = write_pictures(options.figures, [*drawn, *map_pictures(analysis, planes)])
+    stored = {options.figures / NAME: analysis.text().encode()}
+    if any(planes.values()):
+        stored[options.figures / MAPS] = planes_bytes(planes)
+    for path, data in stored.items():
+        write_file(path, data)
     if not options.json:
-        print(f"wrote {', '.join(map(str, [*paths, options.figures / NAME]))}")
+        print(f"wrote {', '.join(map(str, [*paths, *stored]))}")

@@ -15,7 +15,6 @@ from fheat.cli.progress import progress_bar
 from fheat.data.layouts import open_dataset
 from fheat.files import write_file
 from fheat.metrics.significance import TEST
-from fheat.report.analysis_figures import write_pictures
 from fheat.report.contrast import (
     BETWEEN,
     NAME,
@@ -26,6 +25,7 @@ from fheat.report.contrast import (
     read_contrast,
     regions_of,
 )
+from fheat.report.picture import write_pictures
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from fheat.models.base import SegmentationNetwork
 from fheat.models.card import Intensity
 from fheat.models.registry import recipe_of
 from fheat.report.analysis_record import Attention, AttentionCase, ModelAnalysis, Residual, ResidualCase
+from fheat.report.attention_maps import SCANS, Plane, plane_of
 from fheat.report.saved import Saved
 
 Upsampling = Literal["trilinear", "nearest"]
@@ -51,9 +52,10 @@ def analyse(
     questions: Questions,
     *,
     device: str | None = None,
+    keep: Callable[[Plane], None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ModelAnalysis:
-    """Run one network over labelled scans.
+    """Run one network over labelled scans; `keep` is called with a plane of the attention of the first of them.
 
     Raises `ValueError` for a network that has no such blocks or no attention, and `BadInput` for a scan that cannot be
     used.
@@ -64,7 +66,7 @@ def analyse(
     blocks = questions.blocks or tuple(bottleneck_blocks(predictor.network)) if questions.residual else ()
     gathered = _Gathered(blocks)
     for done, case in enumerate(cases, start=1):
-        _run(predictor, case, questions, gathered)
+        _run(predictor, case, questions, gathered, keep if done <= SCANS else None)
         progress(done, len(cases))
     spacing, windows = predictor.card.spacing, predictor.windows
     return ModelAnalysis(
@@ -161,7 +163,13 @@ class _Gathered:
         )
 
 
-def _run(predictor: Predictor, case: Case, questions: Questions, gathered: _Gathered) -> None:
+def _run(
+    predictor: Predictor,
+    case: Case,
+    questions: Questions,
+    gathered: _Gathered,
+    keep: Callable[[Plane], None] | None,
+) -> None:
     image = read_image(case)
     label = read_label(case, image) if questions.attention else None
     if questions.attention and label is None:
@@ -175,9 +183,12 @@ def _run(predictor: Predictor, case: Case, questions: Questions, gathered: _Gath
     if questions.residual:
         gathered.add(case, predictor.sliding(None).count(scan.shape), found)
     if label is not None:
-        inside = concentration(attention, target_mask(predictor, label))
+        target = target_mask(predictor, label)
+        inside = concentration(attention, target)
         if inside.over_chance is None:
             raise BadInput(case.images[0], "has an empty label: attention has nothing to lie in", "leave it out")
         gathered.attention.append(
             AttentionCase(case=case.id, share=inside.share, chance=inside.chance, over_chance=inside.over_chance)
         )
+        if keep is not None:
+            keep(plane_of(scan.planes(0, 0, scan.shape[0])[0], attention, target))

@@ -1,27 +1,10 @@
 """Figures of the analyses of trained networks, drawn from `analysis.json` alone, each with a caption in numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from fheat.files import write_file
 from fheat.report.analysis_record import Analysis, Attention, ModelAnalysis, Residual, mean, moments
-from fheat.report.page import figure
-from fheat.report.plots import colours, plot, standalone
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot by name; `svg` for a page, `html` with its caption."""
-
-    name: str
-    svg: str
-    caption: str
-
-    @property
-    def html(self) -> str:
-        """The figure as a part of a page."""
-        return figure(self.svg, self.caption)
+from fheat.report.picture import Picture, svg_picture
+from fheat.report.plots import colours, plot
 
 
 def pictures(analysis: Analysis) -> list[Picture]:
@@ -47,10 +30,10 @@ def residual_picture(spectra: Sequence[tuple[ModelAnalysis, Residual]]) -> Pictu
             label = f"white noise on {_grid(grid)}"
             axes.plot(residual.radius, flat, "--", color="tab:gray", linewidth=1.1, label=label)
         for cut in sorted({residual.cut for _, residual in spectra}):
-            axes.axvline(cut, color="tab:gray", linewidth=0.8, linestyle=":")
+            axes.axvline(cut, color="tab:red", linewidth=1.0, linestyle=":")
         axes.set(xlabel="normalised radius r / max r", ylabel="share of energy", xlim=(0, 1), ylim=(0, None))
         axes.legend()
-    return Picture("residual", drawing.svg, caption)
+    return svg_picture("residual", drawing.svg, caption)
 
 
 def attention_picture(maps: Sequence[tuple[ModelAnalysis, Attention]]) -> Picture:
@@ -66,18 +49,11 @@ def attention_picture(maps: Sequence[tuple[ModelAnalysis, Attention]]) -> Pictur
             shift = 0.5 * ((order + 0.5) / len(maps) - 0.5)
             places = [names.index(case.case) + shift for case in found.cases]
             axes.plot(places, [100 * share for share in found.shares], "o", color=colour, label=model.name)
-        axes.set(xlabel="scan", ylabel="inside the target, %", ylim=(0, None))
+        highest = max([*chance.values(), *(share for _, found in maps for share in found.shares)])
+        axes.set(xlabel="scan", ylabel="inside the target, %", ylim=(0, 125 * highest))  # room for the legend
         axes.set_xticks(range(len(names)), [str(number) for number in range(1, len(names) + 1)])
         axes.legend()
-    return Picture("attention", drawing.svg, caption)
-
-
-def write_pictures(folder: Path, drawn: Sequence[Picture]) -> list[Path]:
-    """Write every picture as NAME.svg and return where they are."""
-    paths = [folder / f"{picture.name}.svg" for picture in drawn]
-    for path, picture in zip(paths, drawn, strict=True):
-        write_file(path, standalone(picture.svg).encode())
-    return paths
+    return svg_picture("attention", drawing.svg, caption)
 
 
 def percent(values: list[float]) -> str:

@@ -15,8 +15,8 @@ from fheat.errors import BadInput
 from fheat.metrics.contrast import Contrast, boundary_gradient, contrasts
 from fheat.metrics.layout import aligned, printable
 from fheat.metrics.significance import TEST
-from fheat.report.analysis_figures import Picture
 from fheat.report.analysis_record import Stored, not_stored, read_stored
+from fheat.report.picture import Picture, svg_picture
 from fheat.report.plots import colours, plot
 
 NAME = "contrast.json"
@@ -175,7 +175,7 @@ def contrast_picture(record: ContrastRecord) -> Picture:
         drawing.axes.set_xticks(range(len(record.modalities)), list(record.modalities))
         drawing.axes.set(ylabel=f"gradient, {record.unit}", ylim=(0, None))
         drawing.axes.legend()
-    return Picture("contrast", drawing.svg, caption)
+    return svg_picture("contrast", drawing.svg, caption)
 
 
 _KINDS = (".4g", ".4g", ".3f", ".2g", ".2g")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fheat.allocation.table import allocation
 from fheat.metrics.layout import printable
 from fheat.ops.gates import gates_of
 from fheat.report.saved import Saved
@@ -50,14 +49,17 @@ def survivor_row(saved: Saved) -> SurvivorRow:
     reached = best
     if saved.part == "final" and saved.record is not None:
         reached = saved.record.validations[-1].mean if saved.record.validations else None
-    table = allocation(saved.model) if gates_of(saved.model) else ()
+    gates = gates_of(saved.model)
+    for gate in gates.values():
+        gate.check_parameters()
+    opened = {site: gate for site, gate in gates.items() if not gate.closed}
     return SurvivorRow(
         name=saved.name,
         network=getattr(recipe, "name", type(saved.model).__name__),
         part=saved.part,
         iteration=_whole(card.training.get("iteration")),
-        gates=len(table),
-        survivors=tuple(Survivor(row.site, row.D, row.alpha) for row in table if row.state == "open"),
+        gates=len(gates),
+        survivors=tuple(Survivor(site, gate.strength.item(), gate.alpha.item()) for site, gate in opened.items()),
         validation_dice=reached,
         best_validation_dice=best,
         seed=_whole(card.training.get("seed")),
