@@ -165,6 +165,38 @@ def test_zoo_page_names_what_its_model_reached_on_a_cpu():
     assert abs(found["dice"] - fheat.load("la-4").card.metrics["validation_dice"]) < 1e-4
 
 
+def test_analyses_page_names_what_was_measured_on_la():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "analysis-la-4-cpu.json").read_text())
+    text = (ROOT / "docs" / "analyses.md").read_text()
+    (model,) = stored["analysis"]["summary"]
+    seg, peer = stored["fresh"]
+
+    def percent(found):
+        return f"{100 * found['mean']:.1f} ({100 * found['sd']:.1f})"
+
+    for row, found in (
+        ("`la-4`", model),
+        ("`la-4`, the four FHEAT blocks inside these light blocks", stored["fheat_blocks"]),
+        ("FHEAT-Seg, fresh weights", seg),
+        ("Light-UNETR, fresh weights", peer),
+    ):
+        assert f"| {row} | {percent(found['residual_share_above'])} |" in text
+        if "attention_share" in found:
+            chance, ratio = found["attention_chance"]["mean"], found["attention_over_chance"]["mean"]
+            assert f"| {row} | {percent(found['attention_share'])} | {100 * chance:.1f} | {ratio:.2f} |" in text
+    assert f"| white noise | {100 * model['residual_white_noise']:.1f} |" in text
+    ratios = [case["over_chance"] for case in stored["analysis"]["models"][0]["attention"]["cases"]]
+    assert min(ratios) > 1
+    assert f"by a factor of {min(ratios):.1f} to {max(ratios):.1f}" in text
+    factor = seg["residual_share_above"]["mean"] / peer["residual_share_above"]["mean"]
+    assert f"differ by a factor of {factor:.0f}" in text
+    assert f"(nearest: {100 * stored['nearest']['attention_share']['mean']:.1f} %)" in text
+    shares = [f"{100 * share:.1f} %" for share in stored["other_readings_of_attention"].values()]
+    places = [text.replace("\n", " ").find(share) for share in shares]
+    assert -1 not in places
+    assert stored["command"] in text
+
+
 def test_inference_page_names_the_measured_memory_and_growth():
     stored = json.loads((ROOT / "benchmarks" / "results" / "inference-cpu.json").read_text())
     large = stored["volumes"][-1]

@@ -52,7 +52,8 @@ def test_agreement_counts_signs_that_told_the_end(tmp_path):
     assert agreement(found) == {0: (2, 3), 2: (3, 3), 4: (0, 1)}
     assert foretold(found) == (
         "With all gates closed: at iteration 0 the sign of the pairing P agrees with the last state of 2 of 3 gates "
-        "(enc1 has P = +1.00e-03 and is closed); at 2 with 3 of 3; at 4 with 0 of 1. P > 0: the loss falls when the gate opens."
+        "(enc1 has P = +1.00e-03 and is closed); at 2 with 3 of 3; at 4 with 0 of 1. P > 0: the loss falls when the "
+        "gate opens."
     )
 
 

@@ -1,31 +1,74 @@
-"""`fheat allocation MODEL`: what training decided, and what retiring saves."""
+"""`fheat allocation MODEL`: what training decided, what retiring saves, and how a trained network works inside."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
+from fheat import __version__
 from fheat.allocation.cost import cost
 from fheat.allocation.table import allocation
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.models.folder import load
+from fheat.cli.progress import progress_bar
+from fheat.data.case import Case
+from fheat.data.layouts import open_dataset
+from fheat.errors import BadInput
+from fheat.files import write_file
 from fheat.models.registry import recipe_of
+from fheat.report.analysis import Questions, analyse
+from fheat.report.analysis_figures import pictures
+from fheat.report.analysis_record import NAME, Analysis, read_analysis
+from fheat.report.attention_maps import NAME as MAPS
+from fheat.report.attention_maps import Plane, Planes, map_pictures, planes_bytes, read_planes
+from fheat.report.picture import write_pictures
+from fheat.report.saved import Saved, open_saved
+from fheat.report.survivors import markdown, survivor_row
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Show, for each gate of a model, its strength D, order alpha, state and cost.
+    """Show, for each gate of a model, its strength D, order alpha, state and cost. Several models give a table in
+    Markdown with one row each: which gates survived, with which D and alpha, validation Dice and seed.
+
+    With --residual and --attention the model is run over labelled scans: how much of what its bottom blocks add lies at
+    high frequencies, and how much of its attention lies inside the target, each beside what chance would give.
 
     Example: fheat allocation demo/model --json
+
+    Example: fheat allocation run-seed0 run-seed1 run-seed2
+
+    Example: fheat allocation la-4 --residual --attention --data LA --figures analysis
+
+    Example: fheat allocation --from analysis/analysis.json --figures again
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder, written by fheat.save or by training, or a model of the zoo; see fheat models."""
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")] = ()
+    """Model folders, written by fheat.save or by training, models of the zoo (see fheat models), or run folders: of a
+    run its final network, while it has none its best."""
     patch_size: tuple[int, int, int] | None = None
     """Grid to cost; the model's own patch if not given."""
+    residual: bool = False
+    """Measure what the bottom blocks add, by frequency."""
+    attention: bool = False
+    """Measure how much of the attention lies inside the target."""
+    data: str | None = None
+    """Dataset for both; the one it was trained on if not given, for a run folder."""
+    split: str = "validation"
+    """Which scans of it."""
+    cases: int | None = None
+    """At most so many of them."""
+    blocks: tuple[str, ...] = ()
+    """Module paths for --residual, such as enc4.blocks.0.first; the blocks of the bottom stage if not given."""
+    device: str | None = None
+    """cpu, cuda or cuda:1; a GPU where there is one."""
+    figures: Path | None = None
+    """Folder for the figures (SVG, maps PNG), and analysis.json and attention-maps.npz to draw them again."""
+    stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
+    """Draw the figures again from an analysis.json and what lies beside it, without network and data."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -33,16 +76,104 @@ class Allocation:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Allocation, "allocation", arguments)
-    model = load(options.model)
+    _check(options)
+    if options.stored is not None:
+        _show_analysis(read_analysis(options.stored), read_planes(options.stored.parent / MAPS), options, {})
+        return
+    every = [open_saved(name) for name in options.models]
+    result = _gates(every[0], options) if len(every) == 1 else _table(every, options)
+    if options.residual or options.attention:
+        _show_analysis(*_analysis(every, options), options, result)
+    elif options.json:
+        print(json.dumps(result, indent=1))
+
+
+def _check(options: Allocation) -> None:
+    if options.stored is not None:
+        if options.models or options.residual or options.attention:
+            raise UsageError("--from draws what is stored: leave out models, --residual and --attention")
+        return
+    if not options.models:
+        raise UsageError("MODEL is missing: write for example 'fheat allocation demo/model --json'")
+    if not (options.residual or options.attention):
+        for name in ("data", "cases", "blocks", "figures"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} is for --residual and --attention: add one of them")
+    if options.blocks and not options.residual:
+        raise UsageError("--blocks is for --residual: add it")
+    if options.cases is not None and options.cases < 1:
+        raise UsageError(f"--cases is {options.cases}: at least 1")
+
+
+def _gates(saved: Saved, options: Allocation) -> dict[str, Any]:
+    """Print the gates and the cost of one model, and return them."""
+    model = saved.model
     shape = None if options.patch_size is None else (1, recipe_of(model).in_channels, *options.patch_size)
     try:
         table, counted = allocation(model, shape), cost(model, shape)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if not options.json:
+        if saved.part is not None:
+            print(f"{saved.name}: the network in {saved.part}")
+        print(table)
+        print()
+        print(f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}.")
+        print(counted)
+    return {"gates": table.to_json(), "cost": counted.to_json()}
+
+
+def _table(every: Sequence[Saved], options: Allocation) -> dict[str, Any]:
+    """Print one row per model, and return them."""
+    if options.patch_size is not None:
+        raise UsageError("--patch-size is for the cost of one model: leave it out")
+    rows = [survivor_row(saved) for saved in every]
+    if not options.json:
+        print(markdown(rows))
+    return {"models": [row.to_json() for row in rows]}
+
+
+def _analysis(every: Sequence[Saved], options: Allocation) -> tuple[Analysis, Planes]:
+    name, cases = _scans(every, options)
+    questions = Questions(residual=options.residual, attention=options.attention, blocks=options.blocks)
+    found, planes = [], {}
+    try:
+        for place, saved in enumerate(every):
+            kept: list[Plane] = []
+            with progress_bar(saved.name) as show:
+                found.append(analyse(saved, cases, questions, device=options.device, keep=kept.append, progress=show))
+            planes[place] = kept
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Analysis(fheat=__version__, dataset=name, split=options.split, models=tuple(found)), planes
+
+
+def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case, ...]]:
+    folders = {options.data} if options.data else {one.record.config.data for one in every if one.record is not None}
+    if len(folders) != 1:
+        raise UsageError("--data is missing: give the dataset with the scans to run over")
+    dataset = open_dataset(str(folders.pop()))
+    cases = dataset.split(options.split)[: options.cases]
+    if not cases:
+        splits = ", ".join(dict.fromkeys(case.split for case in dataset.cases))
+        raise BadInput(dataset.root, f"has no scans in {options.split!r}", f"choose another --split: {splits}")
+    return dataset.name, cases
+
+
+def _show_analysis(analysis: Analysis, planes: Planes, options: Allocation, result: dict[str, Any]) -> None:
+    """Print the analysis, with what was found before it, and write the figures."""
+    drawn = pictures(analysis)
     if options.json:
-        print(json.dumps({"gates": table.to_json(), "cost": counted.to_json()}, indent=1))
+        print(json.dumps({**result, "analysis": json.loads(analysis.text())}, indent=1))
+    else:
+        print("\n".join(["", *(picture.caption for picture in drawn)] if result else [one.caption for one in drawn]))
+    if options.figures is None:
         return
-    print(table)
-    print()
-    print(f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}.")
-    print(counted)
+    paths = write_pictures(options.figures, [*drawn, *map_pictures(analysis, planes)])
+    stored = {options.figures / NAME: analysis.text().encode()}
+    if any(planes.values()):
+        stored[options.figures / MAPS] = planes_bytes(planes)
+    for path, data in stored.items():
+        write_file(path, data)
+    if not options.json:
+        print(f"wrote {', '.join(map(str, [*paths, *stored]))}")

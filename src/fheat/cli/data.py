@@ -10,6 +10,7 @@ VERBS: Final = {
     "check": "read every case of a dataset and list what is wrong with it",
     "prepare": "bring a public dataset into one layout, with its official split",
     "phantom": "write a small dataset of synthetic scans",
+    "contrast": "measure the image gradient along the boundaries of regions, and compare two",
 }
 
 

@@ -11,7 +11,7 @@ import tyro
 
 from fheat import __version__
 from fheat.cli.main import UsageError
-from fheat.cli.options import parse
+from fheat.cli.options import named_values, parse
 from fheat.cli.progress import progress_bar
 from fheat.errors import BadInput
 from fheat.files import write_file
@@ -78,7 +78,7 @@ def _evaluate(options: Evaluate) -> None:
         table = evaluate_files(
             options.prediction,
             options.reference,
-            labels=_labels(options.labels),
+            labels=named_values(options.labels),
             voxels=options.voxels,
             tolerance=options.tolerance,
             only_predicted=options.only_predicted,
@@ -139,7 +139,7 @@ def _check(options: Evaluate) -> None:
         raise UsageError(f"tolerance={options.tolerance} is not a distance: use a number >= 0")
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"workers={options.workers} is not a count: use 1 or more")
-    _labels(options.labels)
+    named_values(options.labels)
     for file, ending in ((options.out, ".json"), (options.csv, ".csv")):
         if file is None:
             continue
@@ -151,19 +151,3 @@ def _check(options: Evaluate) -> None:
 
 def _is_results(path: Path) -> bool:
     return path.suffix in RESULTS and not path.is_dir()
-
-
-def _labels(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-    """Read NAME=1,2,3; a bare value is its own name."""
-    labels: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, equals, values = text.rpartition("=")
-        name = name if equals else values
-        try:
-            numbers = tuple(int(value) for value in values.split(","))
-        except ValueError:
-            raise UsageError(f"label {text!r} is not NAME=VALUE: write liver=1, or tumour=1,2,3 for a region") from None
-        if not name or name in labels:
-            raise UsageError(f"label {text!r} has no name of its own: name every class once")
-        labels[name] = numbers
-    return labels or None

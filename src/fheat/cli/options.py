@@ -36,6 +36,22 @@ def without_out(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
+def named_values(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    """Read NAME=1,2,3 as a class or region with its label values; a bare value is its own name."""
+    labels: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, values = text.rpartition("=")
+        name = name if equals else values
+        try:
+            numbers = tuple(int(value) for value in values.split(","))
+        except ValueError:
+            raise UsageError(f"label {text!r} is not NAME=VALUE: write liver=1, or tumour=1,2,3 for a region") from None
+        if not name or name in labels:
+            raise UsageError(f"label {text!r} has no name of its own: name every class once")
+        labels[name] = numbers
+    return labels or None
+
+
 def _one_line(kind: type[object], box: str) -> str:
     """Undo the frame tyro draws around a complaint: name what is missing, or keep its first paragraph and its hint."""
     text = re.sub(r"\x1b\[[0-9;]*m|\[/?\w+\]", "", box)

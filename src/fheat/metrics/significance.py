@@ -102,6 +102,12 @@ def compare(
     )
 
 
+def signed_rank(changes: Sequence[float]) -> float | None:
+    """Return p of the test in `TEST` for paired differences: None where there is no pair, 1 where no pair differs."""
+    moved = [change for change in changes if change != 0]
+    return None if not changes else float(wilcoxon(moved).pvalue) if moved else 1.0
+
+
 def holm(values: Sequence[float]) -> list[float]:
     """Correct p values for their number, in the order given; one alone stays as it is."""
     corrected, largest = [0.0] * len(values), 0.0
@@ -142,7 +148,7 @@ def _paired(a: Table, b: Table, common: Sequence[str], label: str, metric: str) 
     changes = [after - before for before, after in pairs]
     moved = [change for change in changes if change != 0]
     means = [math.fsum(column) / n for column in (*zip(*pairs, strict=True), changes)] if n else [None, None, None]
-    p = None if n == 0 else float(wilcoxon(moved).pvalue) if moved else 1.0
+    p = signed_rank(changes)
     smallest = min(1.0, 2.0 ** (1 - len(moved)))
     return Paired(label, metric, n, n - len(moved), means[0], means[1], means[2], p, smallest, dropped)
 

@@ -56,7 +56,7 @@ class SurfaceDistances:
 
 def surface_distances(prediction: Mask, reference: Mask, spacing: Sequence[float]) -> SurfaceDistances:
     """Return the distances between two non-empty masks of one shape; `spacing` has one number per axis."""
-    box = _bounding_box(prediction | reference)  # outside it both are background, so nothing changes
+    box = bounding_box(prediction | reference)  # outside it both are background, so nothing changes
     points = [
         np.argwhere(surface(mask[box])) * np.asarray(spacing, dtype=np.float64) for mask in (prediction, reference)
     ]
@@ -77,7 +77,8 @@ def surface(mask: Mask) -> Mask:
     return mask & ~inner
 
 
-def _bounding_box(mask: Mask) -> tuple[slice, ...]:
+def bounding_box(mask: Mask) -> tuple[slice, ...]:
+    """Return the smallest box that holds every voxel of a mask that is not empty."""
     box = []
     for axis in range(mask.ndim):
         others = tuple(other for other in range(mask.ndim) if other != axis)

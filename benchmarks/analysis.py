@@ -1,0 +1,81 @@
+"""What the zoo's la-4 does inside, beside networks that learnt nothing: `python benchmarks/analysis.py --data LA`.
+
+The validation scans of LA, windows half a patch apart. Stored: residual spectrum of the bottom blocks and attention
+inside the target, scan by scan, as `fheat allocation la-4 --residual --attention --data LA --json` prints them; the
+same for the FHEAT blocks inside the light blocks, for nearest instead of trilinear attention, and for the two networks
+with fresh weights; and the share inside the target of other readings of an attention map.
+"""
+
+import json
+from statistics import mean
+
+import torch
+from record import arguments
+
+from fheat import Card, Predictor, __version__, create_model
+from fheat.allocation.concentration import concentration
+from fheat.bench.machine import machine
+from fheat.data.layouts import open_dataset
+from fheat.data.read import read_image, read_label
+from fheat.report.analysis import Questions, analyse, attention_map, half_stride, target_mask
+from fheat.report.analysis_record import Analysis
+from fheat.report.saved import Saved, open_saved
+
+INSIDE = tuple(f"enc4.blocks.{block}.{half}" for block in (0, 1) for half in ("first", "second"))
+READINGS = {
+    "squared": lambda a: a.square(),
+    "from least to most": lambda a: a - a.min(),
+    "from least to most, squared": lambda a: (a - a.min()).square(),
+    "above its median": lambda a: (a - a.median()).clamp(min=0),
+}
+
+
+def untrained(name: str, card: Card) -> Saved:
+    torch.manual_seed(0)
+    model = create_model(name).eval()
+    model.card = card
+    return Saved(f"{name}, fresh weights", model, None, None)
+
+
+def readings(saved: Saved, cases: tuple, device: str) -> dict[str, float]:
+    """Mean share inside the target if the attention map is changed first."""
+    predictor = Predictor(saved.model, windows=half_stride(saved), device=device, runtime="torch", precision="float32")
+    shares: dict[str, list[float]] = {name: [] for name in READINGS}
+    for case in cases:
+        image = read_image(case)
+        attention = attention_map(predictor, predictor.scan(image)).double()
+        target = target_mask(predictor, read_label(case, image))
+        for name, change in READINGS.items():
+            shares[name].append(concentration(change(attention), target).share)
+    return {name: mean(found) for name, found in shares.items()}
+
+
+def main() -> None:
+    options = arguments(__doc__, "analysis-la-4", rounds=1, data="LA in the nnU-Net layout")
+    dataset = open_dataset(options.data)
+    cases, saved = dataset.split("validation"), open_saved("la-4")
+
+    def summary(one: Saved, questions: Questions) -> dict:
+        found = analyse(one, cases, questions, device=options.device)
+        wrapped = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
+        return wrapped.summary()[0] | {"by_block": found.residual.by_block if found.residual else None}
+
+    found = analyse(saved, cases, Questions(), device=options.device)
+    analysis = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
+    result = {
+        "command": f"python benchmarks/analysis.py --data LA --device {options.device}",
+        "data": "the 8 validation scans of LA, which chose the iteration of la-4",
+        "machine": machine(options.device),
+        "seed": 0,
+        "analysis": json.loads(analysis.text()),
+        "fheat_blocks": summary(saved, Questions(attention=False, blocks=INSIDE)),
+        "nearest": summary(saved, Questions(residual=False, upsampling="nearest")),
+        "fresh": [summary(untrained(name, saved.card), Questions()) for name in ("fheat_seg", "light_unetr")],
+        "other_readings_of_attention": readings(saved, cases, options.device),
+    }
+    print(json.dumps(analysis.summary()))
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Attention on a plane of each scan, with the target's contour: drawn, and stored beside `analysis.json`."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fheat.errors import BadInput
+from fheat.report.analysis_record import Analysis, ModelAnalysis
+from fheat.report.picture import Picture, png_picture
+from fheat.report.preview import middle_plane
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+NAME = "attention-maps.npz"
+SCANS = 5
+"""Scans shown, the first ones."""
+_TARGET = "#35c9ff"
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The plane through the middle of the target across the last axis of the grid the network works on, (X, Y)."""
+
+    image: NDArray[np.uint8]
+    """From the 1st to the 99th percentile of the first channel."""
+    attention: NDArray[np.float32]
+    target: NDArray[np.bool_]
+
+
+Planes = Mapping[int, Sequence[Plane]]
+"""By the place of the network in the analysis, in the order of its scans."""
+
+
+def plane_of(image: Tensor, attention: Tensor, target: Tensor) -> Plane:
+    """Cut the plane out of volumes (X, Y, Z)."""
+    mask = target.numpy()
+    place = middle_plane(mask.astype(np.uint8), 2)
+    voxels = image.numpy()
+    low, high = np.percentile(voxels[::4, ::4, ::4], (1, 99))
+    grey = np.clip((voxels[..., place] - low) / max(high - low, 1e-12), 0, 1)
+    return Plane((255 * grey).astype(np.uint8), attention[..., place].numpy().astype(np.float32), mask[..., place])
+
+
+def map_pictures(analysis: Analysis, planes: Planes) -> list[Picture]:
+    """Draw one row of scans for every network that has planes."""
+    return [_picture(place, analysis.models[place], found) for place, found in planes.items() if found]
+
+
+def planes_bytes(planes: Planes) -> bytes:
+    """Return the planes as the content of `attention-maps.npz`."""
+    arrays: dict[str, Any] = {}
+    for model, found in planes.items():
+        for scan, plane in enumerate(found):
+            for part in _PARTS:
+                arrays[f"{model}-{scan}-{part}"] = getattr(plane, part)
+    page = BytesIO()
+    np.savez_compressed(page, **arrays)
+    return page.getvalue()
+
+
+def read_planes(path: Path) -> dict[int, list[Plane]]:
+    """Read `attention-maps.npz`, or raise `BadInput`; where there is none, there are no planes."""
+    if not path.exists():
+        return {}
+    planes: dict[int, list[Plane]] = {}
+    try:
+        with np.load(BytesIO(path.read_bytes())) as arrays:
+            places = sorted({tuple(map(int, name.split("-")[:2])) for name in arrays.files})
+            for model, scan in places:
+                parts = {part: arrays[f"{model}-{scan}-{part}"].astype(kind) for part, kind in _PARTS.items()}
+                if len({part.shape for part in parts.values()}) != 1 or parts["image"].ndim != 2:
+                    raise ValueError("planes differ in shape")
+                planes.setdefault(model, []).append(Plane(**parts))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(path, f"holds no attention maps ({error})", "remove it, or run the analysis again") from None
+    return planes
+
+
+def _picture(place: int, model: ModelAnalysis, planes: Sequence[Plane]) -> Picture:
+    cases = () if model.attention is None else model.attention.cases
+    shares = [f"{case.share:.1%}" for case in cases[: len(planes)]]
+    caption = (
+        f"Attention of {model.name}, each scan coloured from its least to its most, on the plane through the middle of "
+        f"the target, whose contour is blue. Inside the target of the whole scan, from left to right: "
+        f"{', '.join(shares)}."
+    )
+    aspect = 1.0 if model.spacing is None else model.spacing[1] / model.spacing[0]
+    canvas, axes = plt.subplots(1, len(planes), figsize=(2.4 * len(planes), 2.6), dpi=100, squeeze=False)
+    for panel, plane in zip(axes[0], planes, strict=True):
+        panel.imshow(plane.image.T, "gray", origin="lower", vmin=0, vmax=255, aspect=aspect)
+        panel.imshow(plane.attention.T, "inferno", origin="lower", alpha=0.55, aspect=aspect)
+        if plane.target.any() and not plane.target.all():
+            panel.contour(plane.target.T, [0.5], colors=[_TARGET], linewidths=1.2)
+        panel.set_axis_off()
+    canvas.subplots_adjust(0.005, 0.005, 0.995, 0.995, wspace=0.03)
+    page = BytesIO()
+    canvas.savefig(page, format="png", metadata={"Software": None})
+    plt.close(canvas)
+    return png_picture(f"attention-maps-{place + 1}", page.getvalue(), caption)
+
+
+_PARTS: Mapping[str, Any] = {"image": np.uint8, "attention": np.float32, "target": np.bool_}

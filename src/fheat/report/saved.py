@@ -1,0 +1,51 @@
+"""The network that is meant by a name: a model folder, a zoo model, or a run folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from fheat.engine.run_folder import CONFIG
+from fheat.errors import BadInput
+from fheat.models.card import Card
+from fheat.models.folder import MANIFEST, load
+from fheat.report.record import Record, read_record
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A loaded network and where it comes from."""
+
+    name: str
+    """What the user gave, without a trailing slash."""
+    model: nn.Module
+    part: str | None
+    """`final` or `best` of a run folder, None for a model folder or a zoo model."""
+    record: Record | None
+    """What the run folder logged."""
+
+    @property
+    def card(self) -> Card:
+        """What the model folder says besides weights."""
+        card = getattr(self.model, "card", None)
+        return card if isinstance(card, Card) else Card()
+
+
+def open_saved(name: str) -> Saved:
+    """Load a network. A run folder means its `final/`, the allocation at the end; `best/` while it has no final."""
+    folder = Path(name)
+    if not is_run_folder(folder):
+        return Saved(name.rstrip("/") or name, load(name), None, None)
+    record = read_record(folder)
+    for part in ("final", "best"):
+        if (folder / part).is_dir():
+            return Saved(name.rstrip("/"), load(folder / part), part, record)
+    raise BadInput(folder, "has saved no network yet", "wait for its first validation or its end")
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder was written by `fheat train` and is not itself a model folder."""
+    try:
+        return (folder / CONFIG).is_file() and not (folder / MANIFEST).exists()
+    except OSError:  # a name no file can have
+        return False

@@ -1,0 +1,90 @@
+"""Table I: what each of several runs left open, one row per run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fheat.metrics.layout import printable
+from fheat.ops.gates import gates_of
+from fheat.report.saved import Saved
+
+HEAD = ("model", "survivors", "D", "alpha", "closed", "validation Dice", "seed")
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A gate that training left open."""
+
+    site: str
+    D: float
+    alpha: float
+
+
+@dataclass(frozen=True)
+class SurvivorRow:
+    """One run or model."""
+
+    name: str
+    network: str
+    part: str | None
+    """`final` or `best` of a run folder; None for a model folder."""
+    iteration: int | None
+    """At which the network was saved."""
+    gates: int
+    survivors: tuple[Survivor, ...]
+    validation_dice: float | None
+    """Of a run's final network: its last validation. Of a best one and of a model folder: what the card states."""
+    best_validation_dice: float | None
+    seed: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        return asdict(self)
+
+
+def survivor_row(saved: Saved) -> SurvivorRow:
+    """Read what training decided from a network and, where there is one, the log of its run."""
+    card, recipe = saved.card, getattr(saved.model, "recipe", None)
+    best = card.metrics.get("validation_dice")
+    reached = best
+    if saved.part == "final" and saved.record is not None:
+        reached = saved.record.validations[-1].mean if saved.record.validations else None
+    gates = gates_of(saved.model)
+    for gate in gates.values():
+        gate.check_parameters()
+    opened = {site: gate for site, gate in gates.items() if not gate.closed}
+    return SurvivorRow(
+        name=saved.name,
+        network=getattr(recipe, "name", type(saved.model).__name__),
+        part=saved.part,
+        iteration=_whole(card.training.get("iteration")),
+        gates=len(gates),
+        survivors=tuple(Survivor(site, gate.strength.item(), gate.alpha.item()) for site, gate in opened.items()),
+        validation_dice=reached,
+        best_validation_dice=best,
+        seed=_whole(card.training.get("seed")),
+    )
+
+
+def markdown(rows: Sequence[SurvivorRow]) -> str:
+    """Return the rows as a Markdown table; several survivors stand side by side in the order of the network."""
+    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)])
+
+
+def _cells(row: SurvivorRow) -> tuple[str, ...]:
+    name = printable(row.name).replace("|", "\\|")
+    opened = row.survivors
+    return (
+        f"{name} ({row.part})" if row.part else name,
+        ", ".join(one.site for one in opened) or ("none" if row.gates else "no gates"),
+        ", ".join(f"{one.D:.3f}" for one in opened) or "-",
+        ", ".join(f"{one.alpha:.3f}" for one in opened) or "-",
+        f"{row.gates - len(opened)} of {row.gates}" if row.gates else "-",
+        "-" if row.validation_dice is None else f"{row.validation_dice:.4f}",
+        "-" if row.seed is None else str(row.seed),
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
