@@ -76,7 +76,7 @@ def main(
     /,
     main: str,
     machine: Path,
-    wall_seconds: float,
+    wall_seconds: float | None = None,
     shared: tuple[str, ...] = (),
     out: Path = Path(__file__).parent / "results" / "la-4-cuda.json",
 ) -> None:
@@ -86,7 +86,7 @@ def main(
         runs: folder with one run folder for each run.
         main: name of the run whose log is kept.
         machine: an earlier result of the same machine, to take the field `machine` from.
-        wall_seconds: of the whole main run, reading of scans and validation included.
+        wall_seconds: of the whole main run, reading of scans and validation included; None where it was not alone.
         shared: runs that had the GPU only in turns with another, so that their speed says nothing.
         out: result file.
     """

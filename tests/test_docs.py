@@ -91,6 +91,35 @@ def test_targets_of_a_training_step():
         assert f"| {name} | {stored['per_second'][speed]:.1f} |" in text
 
 
+def test_targets_of_scans_on_a_gpu():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "scans-cuda.json").read_text())
+    assert stored["scans"] == 20
+    assert stored["windows"] > 1000
+    assert max(stored["seconds"][1:]) <= 3
+    assert stored["dice"]["least"] >= 0.999
+    text = (ROOT / "docs" / "inference.md").read_text()
+    assert f"{stored['windows']:,} windows in {min(stored['seconds']):.1f} s" in text
+
+
+def test_targets_of_the_survivors_transform_on_a_gpu():
+    results = ROOT / "benchmarks" / "results"
+    for name in ("fp32", "bf16"):
+        ratio = json.loads((results / f"bench-window-{name}-cuda.json").read_text())["results"]["window"]["ratio"]
+        assert ratio["fheat_seg/survivor"] <= 1.1
+    for times in json.loads((results / "fused-transform-cuda.json").read_text())["milliseconds"].values():
+        assert max(times["kernels"], times["kernels, spectrum kept"]) < 0.7 * times["library"]
+
+
+def test_plain_and_fused_runs_end_alike():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "la-4-plain-cuda.json").read_text())["runs"]
+    scores = {name: run["validation"]["4000"] for name, run in stored.items()}
+    assert scores["fused"] >= scores["plain"]
+    text = (ROOT / "docs" / "training.md").read_text().replace("\n", " ")
+    assert f"{scores['plain']:.4f} by plain PyTorch and {scores['fused']:.4f} by the kernels" in text
+    for run in stored.values():
+        assert [site for site, gate in run["gates"].items() if gate["closed_after"] is None] == ["dec1"]
+
+
 @pytest.mark.parametrize("name", fheat.list_models())
 def test_sizes_are_what_the_counter_prints(name):
     at = {patch: fheat.cost(fheat.create_model(name, patch_size=patch)) for patch in ((112, 112, 80), (96, 96, 96))}
