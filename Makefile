@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test demo lint fit bench clean
+.PHONY: install test demo lint fit bench figures clean
 
 install: $(READY)
 
@@ -30,6 +30,9 @@ fit: $(READY)
 
 bench: $(READY)
 	$(BIN)/fheat bench
+
+figures: $(READY)
+	$(BIN)/python benchmarks/figures.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,9 +9,11 @@ import torch
 
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
+from fheat.engine import loop
 from fheat.engine.checkpoint import newest_checkpoint
 from fheat.engine.config import TrainConfig, checked, read_config
 from fheat.engine.loop import Run, Stopped
+from fheat.engine.optimiser import Optimiser
 from fheat.engine.parallel import join
 from fheat.engine.run_folder import RunFolder
 from fheat.errors import BadInput
@@ -47,7 +49,7 @@ def test_weights_that_are_not_finite_any_more(scans, tmp_path, capsys):
     words = [scans, "--labelled", 2, "--patch-size", 32, 32, 32, "--iterations", 3, "--warm-up", 0, "--rate", 1e38]
     says = (
         f"fheat: {tmp_path / 'run'}: training diverged by iteration 1; ",
-        "start again with a lower rate; checkpoints before it are kept",
+        "start again with a lower rate or precision fp32; checkpoints before it are kept",
     )
     refused(capsys, [*words, "--method", "supervised", "--out", tmp_path / "run"], *says)
 
@@ -99,6 +101,28 @@ def test_a_size_without_a_rank_is_no_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     assert join() is ALONE
+
+
+@pytest.mark.parametrize("broken", [3, 4, 100])
+def test_a_run_that_only_skips_is_given_up(config, tmp_path, monkeypatch, broken):
+    """Looks every two iterations; given up are ten of which more than nine were skipped."""
+    monkeypatch.setattr(loop, "FLUSH", 2)
+    monkeypatch.setattr(loop, "HOPELESS", 10)
+    whole = Optimiser.step
+
+    def step(self, factor):
+        self.skipped += 1 if self.calls < broken else 0
+        self.calls += 1
+        return whole(self, factor)
+
+    monkeypatch.setattr(Optimiser, "calls", 0, raising=False)
+    monkeypatch.setattr(Optimiser, "step", step)
+    run = Run(config(iterations=14, validate_every=100, checkpoint_every=100), tmp_path / "run", device="cpu")
+    if broken < 100:
+        run.train()
+        return
+    with pytest.raises(BadInput, match="training diverged by iteration 12"):
+        run.train()
 
 
 def test_damaged_lines_of_a_log_are_dropped(stopped, capsys):

@@ -56,6 +56,11 @@ def test_agreement_counts_signs_that_told_the_end(tmp_path):
         "gate opens."
     )
 
+    sure = {0: dict(zip(SITES, (at(1.0, error=0.4), at(1.0, error=0.6), at(-1.0, error=0.1)), strict=True))}
+    found = record(tmp_path, sure)
+    assert agreement(found, sure=2.0) == {0: (0, 2)}
+    assert "Where P is more than 2 standard errors from zero: at 0 0 of 2. " in foretold(found)
+
 
 def test_captions_have_the_numbers(tmp_path):
     probes = {

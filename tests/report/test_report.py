@@ -386,3 +386,15 @@ def test_a_closed_gate_answers_with_one():
     assert response(0.0, 0.5, 3.0) == 1.0
     assert response(2.0, 0.5, 0.0) == 1.0
     assert response(0.5, 0.8, 2.0) == pytest.approx(math.exp(-1))
+
+
+def test_inside_the_network_where_it_is_asked_for(run, tmp_path):
+    assert "Inside the network" not in read(write_report(run, tmp_path / "without.html", scans=0)).text
+    page = read(write_report(run, tmp_path / "with.html", scans=0, inside=True, figures=tmp_path / "figures")).text
+    assert "Inside the network" in page
+    assert "where white noise has" in page
+    assert "times as much as chance" in page
+    assert {"residual.svg", "attention.svg"} <= {path.name for path in (tmp_path / "figures").iterdir()}
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "best")
+    assert "Left out: " in read(write_report(run, tmp_path / "none.html", scans=0, inside=True)).text

@@ -22,7 +22,7 @@ VERBS: Final = {
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "report": "write what a run did and what it left on one HTML page",
     "bench": "time operator, training step, window and scan side by side with other networks",
-    "allocation": "show what training decided about each gate of a model folder",
+    "allocation": "show what training decided about each gate of models and runs, and how they work inside",
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
     "simulate": "train gates on plain signals: which close, which survive, and why",
 }

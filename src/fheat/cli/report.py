@@ -31,6 +31,8 @@ class Report:
     """Folder to write every figure of the page into as well: SVG, slices as PNG, captions.json."""
     scans: int = SCANS
     """Validation scans to segment and show."""
+    inside: bool = False
+    """Also run the network over all validation scans: what its bottom blocks add, and where it attends."""
     json: bool = False
     """Print where the report is as JSON."""
 
@@ -41,6 +43,13 @@ def run(arguments: Sequence[str]) -> None:
     if options.scans < 0:
         raise UsageError(f"scans={options.scans} is negative: give 0 or more")
     with progress_bar("segmenting") as show:
-        path = write_report(options.run, options.out, figures=options.figures, scans=options.scans, progress=show)
+        path = write_report(
+            options.run,
+            options.out,
+            figures=options.figures,
+            scans=options.scans,
+            inside=options.inside,
+            progress=show,
+        )
     written = {"report": str(path)} | ({} if options.figures is None else {"figures": str(options.figures)})
     print(json.dumps(written) if options.json else f"wrote {' and '.join(written.values())}")

@@ -1,6 +1,7 @@
 """The training loop: advance, log, validate, save; stop at any moment and go on bit by bit the same."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,9 @@ FLUSH = 50
 """Iterations between looks at the device."""
 EVERY_ONE = 500
 """Iterations logged one by one, where the gates decide: from the start and after a perturbation. Else every tenth."""
+
+HOPELESS = 500
+"""Iterations of which nine in ten were skipped, their gradients not finite, before a run is given up."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Run:
         self.best: float | None = None
         self.done = self._logged = 0
         self._stopping = 0
+        self._skips: deque[int] = deque(maxlen=HOPELESS // FLUSH + 1)
         if resume:
             self._go_on()
         else:
@@ -120,7 +125,7 @@ class Run:
             except (FloatingPointError, ValueError) as error:
                 if isinstance(error, ValueError) and not self._diverged():
                     raise
-                remedy = "start again with a lower rate; checkpoints before it are kept"
+                remedy = "start again with a lower rate or precision fp32; checkpoints before it are kept"
                 raise BadInput(self.folder.path, f"training diverged by iteration {self.done}", remedy) from None
 
     def _to_the_end(self) -> Path:
@@ -227,6 +232,10 @@ class Run:
         self._log()  # waits for the device
         per_second = (self.done - first) / (time.perf_counter() - began)
         skipped = int(self.step.optimiser.skipped)
+        if self.done % FLUSH == 0:
+            self._skips.append(skipped)
+            if self._skips[-1] - self._skips[0] > 0.9 * HOPELESS:
+                raise FloatingPointError(f"nine in ten of {HOPELESS} updates were not finite")
         self.folder.log([{"iteration": self.done, "per_second": round(per_second, 3), "skipped": skipped}])
         last = dict(zip(self.step.columns, self.step.history[self.done - 1].tolist(), strict=True))
         gates = {name.removeprefix("D."): value for name, value in last.items() if name.startswith("D.")}

@@ -14,6 +14,8 @@ from fheat.report.record import ProbeAt, Record
 
 _NOTHING = ProbeAt(nan, nan, nan, nan, nan, nan, nan)
 Which = Literal["pairing", "alone"]
+SURE = 2.0
+"""Standard errors from which on a sign is taken as one."""
 _IN: dict[Which, str] = {"pairing": "all gates closed", "alone": "only that gate closed"}
 
 
@@ -24,14 +26,19 @@ def probes_section(record: Record, marks: Sequence[Mark] = ()) -> Section:
     return Section("Probes", drawn + "".join(told))
 
 
-def agreement(record: Record, which: Which = "pairing") -> dict[int, tuple[int, int]]:
+def agreement(record: Record, which: Which = "pairing", sure: float = 0.0) -> dict[int, tuple[int, int]]:
     """Return, for each probed iteration, at how many gates the sign of P agrees with the last logged state, and how
-    many have a sign. A gate agrees that is open with P > 0, or closed with P < 0; one without mixing has P = 0."""
+    many have a sign. A gate agrees that is open with P > 0, or closed with P < 0; one without mixing has P = 0. With
+    `sure` only those count whose P is more than so many standard errors from zero."""
     survivors = record.survivors
     counts = {}
     for iteration, found in record.probes.items():
-        values = {site: getattr(at, which) for site, at in found.items()}
-        signs = {site: value > 0 for site, value in values.items() if isfinite(value) and value != 0}
+        values = {site: _value_and_error(at, which) for site, at in found.items()}
+        signs = {
+            site: value > 0
+            for site, (value, error) in values.items()
+            if isfinite(value) and value != 0 and (not sure or abs(value) > sure * error)
+        }
         counts[iteration] = sum(wants == (site in survivors) for site, wants in signs.items()), len(signs)
     return counts
 
@@ -44,6 +51,10 @@ def foretold(record: Record, which: Which = "pairing") -> str:
     words += f" ({_misses(record, first, which)})" if agreed < signs else ""
     for iteration, (agreed, signs) in later:
         words += f"; at {iteration:,} with {agreed} of {signs}"
+    clear = {at: counts for at, counts in agreement(record, which, SURE).items() if counts[1]}
+    if clear:
+        words += f". Where P is more than {SURE:g} standard errors from zero: "
+        words += "; ".join(f"at {at:,} {agreed} of {signs}" for at, (agreed, signs) in clear.items())
     return f"{words}. P > 0: the loss falls when the gate opens."
 
 
@@ -132,7 +143,7 @@ def _pairing_table(record: Record, which: Which) -> str:
     rows = []
     for site in record.sites:
         found = [seen.get(site, _NOTHING) for seen in record.probes.values()]
-        pairs = [(at.pairing, at.error) if which == "pairing" else (at.alone, at.alone_error) for at in found]
+        pairs = [_value_and_error(at, which) for at in found]
         cells = [_signed(value) + (f" ± {error:.1e}" if isfinite(error) else "") for value, error in pairs]
         rows.append((site, "open" if site in record.survivors else "closed", *cells))
     return table(head, rows)
@@ -146,6 +157,10 @@ def _misses(record: Record, iteration: int, which: Which) -> str:
         if isfinite(value) and value != 0 and (value > 0) != (site in record.survivors)
     ]
     return ", ".join(wrong)
+
+
+def _value_and_error(at: ProbeAt, which: Which) -> tuple[float, float]:
+    return (at.pairing, at.error) if which == "pairing" else (at.alone, at.alone_error)
 
 
 def _finite(value: float) -> float:

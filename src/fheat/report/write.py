@@ -19,6 +19,7 @@ from fheat.models.folder import load
 from fheat.models.registry import recipe_of
 from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.figures import check_folder, save_figures
+from fheat.report.inside import inside_section
 from fheat.report.page import Section, page, paragraph, row, table
 from fheat.report.pairing import probes_section
 from fheat.report.perturbation import after_section, marks_of
@@ -50,6 +51,7 @@ def write_report(
     more: Sequence[Section] = (),
     figures: str | Path | None = None,
     scans: int = SCANS,
+    inside: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Write the report of a run, finished, interrupted or still going, and return its path.
@@ -60,6 +62,7 @@ def write_report(
         more: sections to put after the allocation.
         figures: folder to write every figure of the page into, see `save_figures`.
         scans: how many validation scans to segment and show.
+        inside: also run the network over all validation scans and show how it works inside.
         progress: called with the number of these done, and their total.
 
     The same run gives the same bytes with the same versions of the libraries.
@@ -80,6 +83,7 @@ def write_report(
         _cost(record, costs),
         _training(record, marks),
         _slices(record, saved, scans, progress),
+        *([inside_section(record.folder, progress)] if inside else []),
         _settings(record),
     ]
     saving = None if costs is None or saved is None else (saved.name, 1 - costs[1].macs / costs[0].macs)

@@ -1,0 +1,46 @@
+"""Draw every figure of docs/images that shows a measurement again, from what is stored: `python benchmarks/figures.py`.
+
+No network, no scans and no training: `benchmarks/results` and the run folders in `benchmarks/runs` hold the numbers.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fheat.cli.main import main as fheat
+from fheat.files import write_file
+from fheat.report.analysis_figures import pictures
+from fheat.report.analysis_record import Analysis
+from fheat.report.write import write_report
+
+HERE = Path(__file__).parent
+RUNS = {
+    "la-4-base": ("D", "alpha", "responses", "pairing", "alone", "attenuation"),
+    "la-4-noise": ("D", "validation"),
+    "la-4-spike": ("D", "validation"),
+    "la-4-softplus": ("D", "alpha"),
+}
+"""Which figures of the reports of these runs are shown in the documentation."""
+ANALYSES = {"analysis": "analysis-la-4-cpu.json", "trained": "analysis-trained-cpu.json"}
+
+
+def main(out: Annotated[Path, tyro.conf.arg(help="folder")] = HERE.parent / "docs" / "images") -> None:
+    """Write the figures into a folder."""
+    fheat(["simulate", "--from", str(HERE / "results" / "simulation-cpu.json"), "--out", str(out)])
+    for name, file in ANALYSES.items():
+        stored = json.loads((HERE / "results" / file).read_text())["analysis"]
+        stored.pop("summary")
+        for picture in pictures(Analysis.model_validate(stored)):
+            write_file(out / f"{name}-{picture.file}", picture.data)
+    for run, names in RUNS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            write_report(HERE / "runs" / run, Path(folder) / "page.html", figures=Path(folder), scans=0)
+            for name in names:
+                write_file(out / f"{run}-{name}.svg", (Path(folder) / f"{name}.svg").read_bytes())
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,59 @@
+"""Keep what a run logged, without its networks and where it lay: `python benchmarks/store_run.py RUN NAME --data LA`.
+
+The folder benchmarks/runs/NAME is a run folder of settings and log alone. `fheat report benchmarks/runs/NAME --out
+page.html --figures DIR` draws every figure of it again. Losses and gates are kept with six digits, zeros as they are:
+every fifth iteration of the first 500 and of the 500 after a perturbation, else every fiftieth.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fheat.engine.config import TrainConfig, read_config
+from fheat.engine.loop import EVERY_ONE
+from fheat.engine.run_folder import CONFIG, LOG
+from fheat.files import write_file
+
+RUNS = Path(__file__).parent / "runs"
+
+
+def kept(iteration: int, config: TrainConfig) -> bool:
+    moved = [at for at in (0, config.noise_at, config.spike_at) if at is not None]
+    if iteration % 50 == 0 or any(iteration in (at, at + 1) for at in moved):
+        return True
+    return iteration % 5 == 0 and any(at < iteration <= at + EVERY_ONE for at in moved)
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: rounded(inside) for name, inside in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def main(run: Annotated[Path, tyro.conf.Positional], name: Annotated[str, tyro.conf.Positional], data: str) -> None:
+    """Write benchmarks/runs/NAME.
+
+    Args:
+        run: run folder.
+        name: of the folder.
+        data: what to call the dataset.
+    """
+    config = read_config(run / CONFIG, {"data": data})
+    lines = [json.loads(line) for line in (run / LOG).read_text().splitlines()]
+    special = ("validation", "per_second", "probe")
+    lines = [
+        line
+        for line in lines
+        if any(key in line for key in special if key != "per_second")
+        or ("per_second" in line and line["iteration"] % 1000 == 0)
+        or (not any(key in line for key in special) and kept(line["iteration"], config))
+    ]
+    write_file(RUNS / name / CONFIG, config.to_toml().encode())
+    write_file(RUNS / name / LOG, "".join(json.dumps(rounded(line)) + "\n" for line in lines).encode())
+    print(f"{RUNS / name}: {len(lines)} lines")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
