@@ -54,6 +54,7 @@ def test_what_a_run_leaves(config, tmp_path):
     assert run.best == max(validations.values())
     model = load(tmp_path / "run" / "best")
     assert model.card.metrics["validation_dice"] == run.best
+    assert load(final).card.metrics["validation_dice"] == validations[6]
     assert model.card.classes == ("background", "left_atrium")
     assert model.card.training["labelled"] == 2
     assert RunFolder(tmp_path / "run").config() == settings

@@ -108,6 +108,7 @@ class Run:
         self.step = self._build()
         self.probing = Probing(self._probe_batches, config.seed)
         self.best: float | None = None
+        self.latest: float | None = None
         self.done = self._logged = 0
         self._stopping = 0
         self._skips: deque[int] = deque(maxlen=HOPELESS // FLUSH + 1)
@@ -124,9 +125,17 @@ class Run:
                 return self._to_the_end()
             except (FloatingPointError, ValueError) as error:
                 if isinstance(error, ValueError) and not self._diverged():
-                    raise
+                    raise self._refused(error) from error
                 remedy = "start again with a lower rate or precision fp32; checkpoints before it are kept"
                 raise BadInput(self.folder.path, f"training diverged by iteration {self.done}", remedy) from None
+
+    def _refused(self, error: ValueError) -> Exception:
+        """Say in one line what the user can mend: batch norm needs two values of every channel."""
+        if "more than 1 value per channel" not in str(error):
+            return error
+        settings = f"batch {self.config.batch} and patch_size {self.config.patch_size}"
+        reason = f"{self.config.network} has batch norms that cannot be trained with {settings}"
+        return BadInput(self.folder.path, reason, "use a larger batch or patch_size")
 
     def _to_the_end(self) -> Path:
         config = self.config
@@ -244,7 +253,7 @@ class Run:
 
     def _validate(self) -> None:
         found = validate(self.step.model, self.scans.validation, self._windows(), len(self.classes))
-        mean = sum(found.values()) / len(found)
+        self.latest = mean = sum(found.values()) / len(found)
         self.folder.log([{"iteration": self.done, "validation": mean, "cases": found}])
         if self.best is None or mean > self.best:
             self.best = mean
@@ -255,7 +264,7 @@ class Run:
 
     def _save(self, name: str) -> None:
         config = self.config
-        windows = self._windows()
+        windows, dice = self._windows(), self.best if name == "best" else self.latest
         card = Card(
             title=f"{config.network}, {config.method}",
             classes=self.classes,
@@ -265,7 +274,7 @@ class Run:
             window=Window(size=windows.size, stride=windows.stride),
             data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.names)} scans labelled",
             training={"iteration": self.done, **config.model_dump(mode="json"), **self._processes()},
-            metrics={} if self.best is None else {"validation_dice": self.best},
+            metrics={} if dice is None else {"validation_dice": dice},
         )
         save(self.step.model, self.folder.path / name, card, overwrite=True)
 

@@ -36,11 +36,18 @@ def open_saved(name: str) -> Saved:
     folder = Path(name)
     if not is_run_folder(folder):
         return Saved(name.rstrip("/") or name, load(name), None, None)
-    record = read_record(folder)
+    saved = network_of(read_record(folder), name.rstrip("/"))
+    if saved is None:
+        raise BadInput(folder, "has saved no network yet", "wait for its first validation or its end")
+    return saved
+
+
+def network_of(record: Record, name: str) -> Saved | None:
+    """Load the network that a run has left in its `final/`, or its `best/` so far; None while there is none."""
     for part in ("final", "best"):
-        if (folder / part).is_dir():
-            return Saved(name.rstrip("/"), load(folder / part), part, record)
-    raise BadInput(folder, "has saved no network yet", "wait for its first validation or its end")
+        if (record.folder / part).is_dir():
+            return Saved(name, load(record.folder / part), part, record)
+    return None
 
 
 def is_run_folder(folder: Path) -> bool:

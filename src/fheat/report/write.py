@@ -2,11 +2,8 @@
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-
-from torch import nn
 
 from fheat.allocation.cost import Cost, cost, giga
 from fheat.allocation.retire import retire
@@ -15,7 +12,6 @@ from fheat.data.layouts import open_dataset
 from fheat.errors import BadInput
 from fheat.files import write_file
 from fheat.inference.predictor import Predictor
-from fheat.models.folder import load
 from fheat.models.registry import recipe_of
 from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.figures import check_folder, save_figures
@@ -25,6 +21,7 @@ from fheat.report.pairing import probes_section
 from fheat.report.perturbation import after_section, marks_of
 from fheat.report.plots import Mark
 from fheat.report.record import Record, read_record
+from fheat.report.saved import Saved, network_of
 from fheat.report.slices import scan_figure
 from fheat.report.spectral import responses
 from fheat.report.story import allocation_section, idle_gates, summary
@@ -33,15 +30,6 @@ NAME = "report.html"
 SCANS = 3
 """Validation scans shown with contours."""
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "matplotlib")
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """The network a run left, where it lies, and when it was saved."""
-
-    model: nn.Module
-    name: str
-    iteration: int
 
 
 def write_report(
@@ -70,11 +58,11 @@ def write_report(
     if figures is not None:
         check_folder(Path(figures))
     record = read_record(Path(run_folder))
-    marks, saved = marks_of(record.config), _saved(record)
+    marks, saved = marks_of(record.config), network_of(record, str(record.folder))
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
     where = f"the log at iteration {record.iterations[-1]:,}"
     if saved is not None:
-        where = f"the network in {saved.name}, saved at iteration {saved.iteration:,}"
+        where = f"the network in {saved.part}, saved at iteration {saved.card.training.get('iteration', record.done):,}"
     costs = None if saved is None else (cost(recipe_of(saved.model).build()), cost(retire(saved.model)))
     sections = [
         allocation_section(record, gates, where),
@@ -86,7 +74,7 @@ def write_report(
         *([inside_section(record.folder, progress)] if inside else []),
         _settings(record),
     ]
-    saving = None if costs is None or saved is None else (saved.name, 1 - costs[1].macs / costs[0].macs)
+    saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
     title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
     target = Path(out) if out is not None else record.folder / NAME
     content = page(title, _lead(record), sections, summary(record, saving, idle_gates(gates)))
@@ -106,16 +94,6 @@ def _lead(record: Record) -> str:
     if record.speeds:
         words += f", {list(record.speeds.values())[-1]:.1f} iterations per second"
     return f"{words}."
-
-
-def _saved(record: Record) -> _Saved | None:
-    """Return the final network of a finished run, the best so far of another, None where none is saved yet."""
-    for name in ("final", "best") if record.finished else ("best",):
-        if (record.folder / name).is_dir():
-            model = load(record.folder / name)
-            iteration = getattr(model, "card").training.get("iteration", record.done)  # noqa: B009 - set by load
-            return _Saved(model, name, int(iteration))
-    return None
 
 
 def _no_network(record: Record) -> str:
@@ -180,7 +158,7 @@ def _cost(record: Record, costs: tuple[Cost, Cost] | None) -> Section:
     return Section("Cost before and after retirement", table(head, rows) + paragraph(words))
 
 
-def _slices(record: Record, saved: _Saved | None, scans: int, progress: Callable[[int, int], None]) -> Section:
+def _slices(record: Record, saved: Saved | None, scans: int, progress: Callable[[int, int], None]) -> Section:
     title = "Validation scans"
     if saved is None:
         return Section(title, paragraph(_no_network(record)))
@@ -197,7 +175,7 @@ def _slices(record: Record, saved: _Saved | None, scans: int, progress: Callable
         return Section(title, paragraph(f"Left out, because the network cannot segment them: {error}."))
     if not figures:
         return Section(title, paragraph("Left out: the dataset has no validation scans, or none were asked for."))
-    words = f"By the network in {saved.name}, full sliding window, no component removed."
+    words = f"By the network in {saved.part}, full sliding window, no component removed."
     return Section(title, paragraph(words) + "\n".join(figures))
 
 
