@@ -18,7 +18,7 @@ from fheat.report.write import write_report
 
 HERE = Path(__file__).parent
 RUNS = {
-    "la-4-base": ("D", "alpha", "responses", "pairing", "alone", "attenuation"),
+    "la-4-base": ("D", "alpha", "responses", "pairing", "attenuation"),
     "la-4-noise": ("D", "validation"),
     "la-4-spike": ("D", "validation"),
     "la-4-softplus": ("D", "alpha"),

@@ -5,13 +5,18 @@ import json
 import pytest
 import torch
 
+from fheat.engine import probing
+from fheat.engine.checkpoint import Checkpoint
 from fheat.engine.config import checked
 from fheat.engine.loop import Run, Stopped
 from fheat.engine.perturb import reopen
+from fheat.engine.resume import check_same_run
+from fheat.engine.run_folder import RunFolder
 from fheat.engine.schedule import Spike, rate_factor
 from fheat.errors import BadInput
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
+from fheat.report.write import write_report
 
 
 def lines(run, key):
@@ -36,7 +41,7 @@ def test_probing_changes_nothing(config, tmp_path, method):
     for line in found:
         assert set(line["probe"]) == set(looked.step.gates)
         for site, measured in line["probe"].items():
-            assert measured["error"] >= 0
+            assert (measured["pairing"] != 0) == (measured["error"] > 0) == (site not in ("enc4", "dec4"))  # one voxel
             closed = any(
                 step["iteration"] == line["iteration"] and step[f"D.{site}"] == 0 for step in lines(looked, "D.enc1")
             )
@@ -77,8 +82,10 @@ def test_noise_is_half_a_normal_distribution():
     assert values.square().mean().sqrt() == pytest.approx(0.3, rel=0.05)
 
 
-def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_path):
-    settings = config(noise_at=3, checkpoint_every=3)
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_path, at):
+    """The cut run ends after its first iteration, which is also where the noise of one of the two comes."""
+    settings = config(noise_at=at, checkpoint_every=3)
 
     def closed_from_the_start(name):
         run = Run(settings, tmp_path / name, device="cpu")  # seeds the generators
@@ -97,8 +104,8 @@ def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_pa
     resumed.train()
     assert torch.equal(weights(whole), weights(resumed))
     strengths = {line["iteration"]: line["D.enc1"] for line in lines(whole, "D.enc1")}
-    assert strengths[3] == 0
-    assert strengths[4] > 0
+    assert strengths[at] == 0
+    assert strengths[at + 1] > 0
 
 
 def test_a_spike_multiplies_the_rate_for_a_while(config, tmp_path):
@@ -115,8 +122,44 @@ def test_a_spike_multiplies_the_rate_for_a_while(config, tmp_path):
     assert rates == pytest.approx([value * (10 if n in (3, 4) else 1) for n, value in enumerate(expected)])
 
 
-@pytest.mark.parametrize("field", ["noise_at", "spike_at", "probe_at"])
-def test_beyond_the_end_is_refused(field):
-    value = [20] if field == "probe_at" else 20
-    with pytest.raises(BadInput, match=f"{field}: 20 is after the last of 10"):
-        checked({"data": "x", "iterations": 10, field: value}, "options")
+@pytest.mark.parametrize(("field", "last"), [("noise_at", 9), ("spike_at", 9), ("probe_at", 10)])
+def test_beyond_the_end_is_refused(field, last):
+    def settings(at):
+        return {"data": "x", "iterations": 10, field: [at] if field == "probe_at" else at}
+
+    checked(settings(last), "options")
+    with pytest.raises(BadInput, match=f"{field}: {last + 1} comes too late in 10 iterations, at most {last} does"):
+        checked(settings(last + 1), "options")
+
+
+def test_a_probe_that_fails_does_not_end_the_run(config, tmp_path, monkeypatch):
+    def broken(*args, **options):
+        raise ValueError("the gradient at enc1 is not finite")
+
+    monkeypatch.setattr(probing, "probe", broken)
+    run = Run(config(probe_at=(2,), probe_batches=1), tmp_path / "run", device="cpu")
+    run.train()
+    assert [line["probe"] for line in lines(run, "probe")] == [{}]
+    assert "P > 0: the loss falls" in write_report(tmp_path / "run", scans=0).read_text().replace("&gt;", ">")
+
+
+def test_probes_need_gates(config, tmp_path):
+    with pytest.raises(BadInput, match="is for networks with gates, not segresnet"):
+        Run(config(probe_at=(2,), network="segresnet"), tmp_path / "run", device="cpu")
+
+
+def test_a_run_from_before_there_were_perturbations_goes_on(config, tmp_path):
+    settings = config()
+    run = Run(settings, tmp_path / "run", device="cpu")
+    run.stop()
+    with pytest.raises(Stopped):
+        run.train()
+    known = settings.model_dump(mode="json")
+    new = {name for name in known if name.startswith(("noise", "spike", "probe"))}
+    assert len(new) == 7
+    facts = {"settings": {name: value for name, value in known.items() if name not in new}}
+    folder = RunFolder(tmp_path / "run")
+    check_same_run(folder, settings, {}, Checkpoint(1, {}, facts))
+    with pytest.raises(BadInput, match="another noise_at"):
+        check_same_run(folder, config(noise_at=3), {}, Checkpoint(1, {}, facts))
+    check_same_run(folder, config(probe_at=(3,)), {}, Checkpoint(1, {}, facts))

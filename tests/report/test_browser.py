@@ -61,7 +61,7 @@ def test_everything_is_drawn_and_nothing_is_asked_for(browser, report, width):
     browser.open(report, width)
     assert browser.value("innerWidth") == width
     figures = browser.value(FIGURES)
-    assert sum(len(one["plots"]) for one in figures) == 8
+    assert sum(len(one["plots"]) for one in figures) == 7
     assert sum(len(one["images"]) for one in figures) == 3
     for one in figures:
         assert one["caption"] > 20

@@ -56,10 +56,9 @@ def test_from_settings_and_log_alone(run, tmp_path):
     reader = read(write_report(run, figures=tmp_path / "figures"))
     assert reader.text.count("Needs the network, which is not in the run folder.") == 2
     assert "Iteration 6 of 6, done; its final network is not in this folder." in reader.text
-    assert "After the perturbation at iteration 3: noise 0.3" in reader.text
+    assert "Perturbed after iteration 2: noise 0.3" in reader.text
     assert json.loads((tmp_path / "figures" / "captions.json").read_text()).keys() == {
-        "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "alone.svg",
-        "attenuation.svg",
+        "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "attenuation.svg",
     }  # fmt: skip
 
 

@@ -274,8 +274,6 @@ def probe(site="x", **changes):
     found = {
         "pairing": 1.0,
         "error": 0.1,
-        "alone": 1.0,
-        "alone_error": 0.1,
         "slope": 1.0,
         "slope_error": None,
         "attenuation": 1.0,

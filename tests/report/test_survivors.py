@@ -33,7 +33,7 @@ def test_a_run_means_its_final_network(finished, run, capsys):
     assert unfinished.validation_dice == max(reached)
     shutil.rmtree(run / "best")
     assert main(["allocation", str(run)]) == 3
-    assert "has saved no network yet" in capsys.readouterr().err
+    assert "is of a run that is over, without its networks" in capsys.readouterr().err
 
 
 @pytest.fixture

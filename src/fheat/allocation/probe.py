@@ -51,8 +51,9 @@ class Finding:
     attenuation: float | None
     predicted: Literal["open", "closed"]
     """By the sign of the pairing: open where P > 0."""
-    agrees: bool
-    """Whether training did what is predicted; a retired gate is closed."""
+    agrees: bool | None
+    """Whether training did what is predicted; a retired gate is closed. None where P is exactly 0: a grid of one voxel
+    has nothing to mix, and a gate that the loss does not reach nothing to gain."""
 
 
 class Probe(Rows[Finding]):
@@ -61,16 +62,17 @@ class Probe(Rows[Finding]):
     head = ("site", "alpha", "D", "state", "pairing", "error", "slope", "error", "attenuation", "predicted", "agrees")
 
     @property
-    def agreement(self) -> float:
-        """Fraction of the sites where the sign of the pairing predicts what training did."""
-        return sum(row.agrees for row in self.rows) / len(self.rows)
+    def agreement(self) -> float | None:
+        """Fraction of the sites whose pairing has a sign where that predicts what training did; None without any."""
+        signs = [row.agrees for row in self.rows if row.agrees is not None]
+        return sum(signs) / len(signs) if signs else None
 
     def cells(self, row: Finding) -> tuple[str, ...]:
         """Return a row as it is printed."""
         numbers = (row.pairing, row.error, row.slope, row.slope_error)
         pairing, error, slope, slope_error = ("-" if value is None else f"{value:.3g}" for value in numbers)
         left = "-" if row.attenuation is None else f"{row.attenuation:.4f}"
-        fit = "yes" if row.agrees else "no"
+        fit = "-" if row.agrees is None else "yes" if row.agrees else "no"
         gate = row.site, f"{row.alpha:.4f}", f"{row.D:.4f}", row.state
         return (*gate, pairing, error, slope, slope_error, left, row.predicted, fit)
 
@@ -184,7 +186,7 @@ def _finding(site: str, gate: FractionalHeat, at_zero: Sequence[Sums], now: Sequ
         slope_error=slope_error,
         attenuation=attenuation,
         predicted=predicted,
-        agrees=(predicted == "open") == (state == "open"),
+        agrees=None if pairing == 0 else (predicted == "open") == (state == "open"),
     )
 
 

@@ -178,7 +178,7 @@ def _facts(options: ProbeOptions, config: TrainConfig, device: torch.device, fou
 
 
 def _sentences(found: Probe) -> str:
-    agreeing = sum(row.agrees for row in found)
-    said = f"P > 0 predicts an open gate, P <= 0 a closed one: {agreeing} of {len(found)} sites are as predicted."
+    signs = [row.agrees for row in found if row.agrees is not None]
+    said = f"P > 0 predicts an open gate, P < 0 a closed one: {sum(signs)} of {len(signs)} sites are as predicted."
     unclear = [row.site for row in found if row.error is not None and abs(row.pairing) <= 2 * row.error]
     return said + (f"\nWithin two standard errors of zero: {', '.join(unclear)}." if unclear else "")

@@ -89,9 +89,13 @@ class TrainConfig(BaseModel):
             raise ValueError(f"patch_size: method cse needs multiples of {BLOCK}, not {self.patch_size}")
         if any(step > size for step, size in zip(self.stride or (), self.patch_size, strict=False)):
             raise ValueError(f"stride: {self.stride} leaves gaps between windows of {self.patch_size}")
-        for name, at in (("probe_at", self.probe_at), ("noise_at", [self.noise_at]), ("spike_at", [self.spike_at])):
-            if late := [count for count in at if count is not None and count > self.iterations]:
-                raise ValueError(f"{name}: {late[0]} is after the last of {self.iterations} iterations")
+        for name, at, last in (
+            ("probe_at", max(self.probe_at, default=0), self.iterations),
+            ("noise_at", self.noise_at or 0, self.iterations - 1),
+            ("spike_at", self.spike_at or 0, self.iterations - 1),
+        ):
+            if at > last:
+                raise ValueError(f"{name}: {at} comes too late in {self.iterations} iterations, at most {last} does")
         return self
 
     def to_toml(self) -> str:

@@ -103,9 +103,11 @@ class Run:
         self.dataset = group.together(lambda: open_dataset(config.data))
         self.scans = group.together(lambda: load_scans(self.dataset, config, reading))
         self.classes = class_names(self.dataset.labels)
+        self.step = self._build()
         if config.probe_at and group.size > 1:
             raise BadInput("probe_at", "is for runs of one process", "leave it out, or probe the model folders later")
-        self.step = self._build()
+        if config.probe_at and not self.step.gates:
+            raise BadInput("probe_at", f"is for networks with gates, not {config.network}", "leave it out")
         self.probing = Probing(self._probe_batches, config.seed)
         self.best: float | None = None
         self.latest: float | None = None
@@ -143,10 +145,10 @@ class Run:
             self._probe()
         first, began = self.done, time.perf_counter()
         while self.done < config.iterations:
+            if self.done == config.noise_at:  # also by a run that goes on here: the draws are the same
+                self.step.reopen_gates(config.noise, config.seed)
             self.step()
             self.done += 1
-            if self.done == config.noise_at:
-                self.step.reopen_gates(config.noise, config.seed)
             at_end = self.done == config.iterations
             reason = self.group.largest(self._stopping)
             validating = bool(self.scans.validation) and (self.done % config.validate_every == 0 or at_end)
@@ -260,7 +262,13 @@ class Run:
             self._save("best")
 
     def _probe(self) -> None:
-        self.folder.log([{"iteration": self.done, "probe": self.probing(self.step)}])
+        """Log what the gates want; nothing of them where that is not finite, which must not end the run."""
+        with memory_for("a probe in float32", self.folder.path, self.device, "leave out probe_at"):
+            try:
+                found = self.probing(self.step)
+            except ValueError:
+                found = {}
+        self.folder.log([{"iteration": self.done, "probe": found}])
 
     def _save(self, name: str) -> None:
         config = self.config

@@ -6,13 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fheat.allocation.probe import Others, probe
+from fheat.allocation.probe import probe
 from fheat.engine.batches import Batches
 from fheat.engine.step import Step
 from fheat.methods.base import Batch, Method
-
-OTHERS: tuple[Others, Others] = "closed", "trained"
-Measured = dict[str, dict[str, float | None]]
 
 
 class Probing:
@@ -24,28 +21,25 @@ class Probing:
     def __init__(self, batches: Callable[[], Batches], seed: int) -> None:
         self._draw, self._seed = batches, seed
 
-    def __call__(self, step: Step) -> Measured:
+    def __call__(self, step: Step) -> dict[str, dict[str, float | None]]:
         """Return what `probe` finds at every site for the loss that is minimised, in float32.
 
-        `pairing` is measured with all gates closed, `alone` with this gate closed and the others as they are. Network,
-        method, optimiser and random generators are left as they were.
+        Network, method, optimiser and random generators are left as they were.
         """
         device = step.iteration.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self._seed)
             drawn = self._draw().all()
-            found, alone = (probe(step.model, _loss_of(step.method), *drawn, others=others) for others in OTHERS)
+            found = probe(step.model, _loss_of(step.method), *drawn)
         return {
             row.site: {
                 "pairing": row.pairing,
                 "error": row.error,
-                "alone": one.pairing,
-                "alone_error": one.error,
                 "slope": row.slope,
                 "slope_error": row.slope_error,
                 "attenuation": row.attenuation,
             }
-            for row, one in zip(found, alone, strict=True)
+            for row in found
         }
 
 

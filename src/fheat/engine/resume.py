@@ -7,7 +7,9 @@ from fheat.engine.config import TrainConfig
 from fheat.engine.run_folder import RunFolder
 from fheat.errors import BadInput
 
-MAY_CHANGE = frozenset({"data", "resident", "validate_every", "checkpoint_every", "stride"})
+MAY_CHANGE = frozenset(
+    {"data", "resident", "validate_every", "checkpoint_every", "stride", "probe_at", "probe_batches"}
+)
 """What does not decide how the weights go on: where the scans lie, and when to look."""
 
 
@@ -20,8 +22,9 @@ def check_same_run(folder: RunFolder, config: TrainConfig, scans: dict[str, Any]
     known = [folder.config().model_dump(mode="json")]
     if found is not None and "settings" in found.facts:
         known.append(found.facts["settings"])
+    default = TrainConfig(data="").model_dump(mode="json")  # a setting that was not there yet had no effect
     for settings in known:
-        if changed := _changed(settings, config.model_dump(mode="json")):
+        if changed := _changed(default | settings, config.model_dump(mode="json")):
             raise BadInput(
                 folder.path, f"was begun with {changed}", "resume with the same settings, or begin a new run"
             )

@@ -6,74 +6,69 @@ P > 0 at D = 0 says that the loss falls when the gate opens; P < 0 that it rises
 
 from collections.abc import Sequence
 from math import ceil, isfinite, log10, nan
-from typing import Literal
+
+from matplotlib.ticker import NullLocator
 
 from fheat.report.page import Section, figure, paragraph, row, table
 from fheat.report.plots import INK, Mark, Plot, draw_marks, gate_styles, plain, plot
 from fheat.report.record import ProbeAt, Record
 
-_NOTHING = ProbeAt(nan, nan, nan, nan, nan, nan, nan)
-Which = Literal["pairing", "alone"]
 SURE = 2.0
 """Standard errors from which on a sign is taken as one."""
-_IN: dict[Which, str] = {"pairing": "all gates closed", "alone": "only that gate closed"}
+_CLEAR = f"beyond {SURE:g} errors"
+_NOTHING = ProbeAt(nan, nan, nan, nan, nan)
 
 
 def probes_section(record: Record, marks: Sequence[Mark] = ()) -> Section:
     """Return the figures, the sentence and the table of the probes; there is at least one probe."""
-    drawn = row(pairings(record, marks), pairings(record, marks, "alone"), attenuations(record, marks))
-    told = (paragraph(foretold(record, which)) + _pairing_table(record, which) for which in _IN)
-    return Section("Probes", drawn + "".join(told))
+    drawn = row(pairings(record, marks), attenuations(record, marks))
+    return Section("Probes", paragraph(foretold(record)) + drawn + _pairing_table(record))
 
 
-def agreement(record: Record, which: Which = "pairing", sure: float = 0.0) -> dict[int, tuple[int, int]]:
+def agreement(record: Record, sure: float = 0.0) -> dict[int, tuple[int, int]]:
     """Return, for each probed iteration, at how many gates the sign of P agrees with the last logged state, and how
     many have a sign. A gate agrees that is open with P > 0, or closed with P < 0; one without mixing has P = 0. With
     `sure` only those count whose P is more than so many standard errors from zero."""
     survivors = record.survivors
     counts = {}
     for iteration, found in record.probes.items():
-        values = {site: _value_and_error(at, which) for site, at in found.items()}
         signs = {
-            site: value > 0
-            for site, (value, error) in values.items()
-            if isfinite(value) and value != 0 and (not sure or abs(value) > sure * error)
+            site: at.pairing > 0
+            for site, at in found.items()
+            if isfinite(at.pairing) and at.pairing != 0 and (not sure or abs(at.pairing) > sure * at.error)
         }
         counts[iteration] = sum(wants == (site in survivors) for site, wants in signs.items()), len(signs)
     return counts
 
 
-def foretold(record: Record, which: Which = "pairing") -> str:
-    """Say whether the sign of P told which gates are open in the end, first probe first."""
-    (first, (agreed, signs)), *later = agreement(record, which).items()
-    words = f"With {_IN[which]}: at iteration {first:,} the sign of the pairing P agrees with the last state of "
-    words += f"{agreed} of {signs} gates"
-    words += f" ({_misses(record, first, which)})" if agreed < signs else ""
-    for iteration, (agreed, signs) in later:
-        words += f"; at {iteration:,} with {agreed} of {signs}"
-    clear = {at: counts for at, counts in agreement(record, which, SURE).items() if counts[1]}
-    if clear:
-        words += f". Where P is more than {SURE:g} standard errors from zero: "
-        words += "; ".join(f"at {at:,} {agreed} of {signs}" for at, (agreed, signs) in clear.items())
+def foretold(record: Record) -> str:
+    """Say whether the sign of P told which gates are open in the end, at the first probe and at the last."""
+    counts = agreement(record)
+    first, last = min(counts), max(counts)
+    agreed, signs = counts[first]
+    words = f"At iteration {first:,} the sign of the pairing P agrees with the last state of {agreed} of {signs} gates"
+    words += f" ({_misses(record, first)})" if agreed < signs else ""
+    words += f"; at {last:,} with that of {counts[last][0]} of {counts[last][1]}" if last > first else ""
     return f"{words}. P > 0: the loss falls when the gate opens."
 
 
-def pairings(record: Record, marks: Sequence[Mark] = (), which: Which = "pairing") -> str:
+def pairings(record: Record, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of P of every gate over the iterations, on a scale that keeps signs and small values."""
     last = max(record.probes)
-    values = [f"{site} {_signed(getattr(found, which))}" for site, found in record.probes[last].items()]
+    values = [f"{site} {_signed(found.pairing)}" for site, found in record.probes[last].items()]
     caption = (
-        f"Pairing P of every gate with {_IN[which]}, and one standard error, above zero where mixing lowers the loss; "
-        f"at iteration {last:,}: {', '.join(values)}."
+        "Pairing P of every gate, with one standard error, above zero where mixing lowers the loss; at iteration "
+        f"{last:,}: {', '.join(values)}."
     )
-    sizes = [abs(getattr(at, which)) for found in record.probes.values() for at in found.values()]
+    sizes = [abs(at.pairing) for found in record.probes.values() for at in found.values()]
     sizes = [size for size in sizes if isfinite(size) and size > 0]
-    with plot(which, caption) as drawing:
-        _lines(drawing, record, which, "error" if which == "pairing" else "alone_error")
+    with plot("pairing", caption) as drawing:
+        _lines(drawing, record, "pairing", "error")
         if sizes:
             _signed_scale(drawing, max(min(sizes), 1e-3 * max(sizes)), max(sizes))
         drawing.axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
         drawing.axes.set(xlabel="iteration", ylabel="pairing P")
+        _early_looks_apart(drawing, record)
         drawing.legend()
         draw_marks(drawing.axes, marks)
     return figure(drawing.svg, caption)
@@ -87,6 +82,7 @@ def attenuations(record: Record, marks: Sequence[Mark] = ()) -> str:
     with plot("attenuation", caption) as drawing:
         _lines(drawing, record, "attenuation")
         drawing.axes.set(xlabel="iteration", ylabel="gradient left")
+        _early_looks_apart(drawing, record)
         drawing.axes.set_ylim(bottom=0)
         drawing.legend()
         draw_marks(drawing.axes, marks)
@@ -129,6 +125,16 @@ def _lines(drawing: Plot, record: Record, what: str, error: str | None = None) -
             drawing.axes.errorbar(at, values, spread, fmt="none", ecolor=style["color"], elinewidth=0.8)
 
 
+def _early_looks_apart(drawing: Plot, record: Record) -> None:
+    """Make iterations logarithmic from the first look on, where later ones are far apart: gates decide early."""
+    looks = [at for at in record.probes if at > 0]
+    if looks and looks[-1] > 10 * looks[0]:
+        drawing.axes.set_xscale("symlog", linthresh=looks[0], linscale=0.4)
+        drawing.axes.set_xticks([0, *(at for n, at in enumerate(looks) if n == 0 or at >= 1.9 * looks[n - 1])])
+        drawing.axes.xaxis.set_major_formatter(plain)
+        drawing.axes.xaxis.set_minor_locator(NullLocator())
+
+
 def _signed_scale(drawing: Plot, least: float, largest: float) -> None:
     """Make the scale linear around zero and logarithmic beyond `least`, with a tick at every power of ten."""
     drawing.axes.set_yscale("symlog", linthresh=least, linscale=0.6)
@@ -138,29 +144,26 @@ def _signed_scale(drawing: Plot, least: float, largest: float) -> None:
     drawing.axes.set_ylim(-2 * largest, 2 * largest)
 
 
-def _pairing_table(record: Record, which: Which) -> str:
+def _pairing_table(record: Record) -> str:
     head = ("site", "state", *(f"P at {iteration:,}" for iteration in record.probes))
     rows = []
     for site in record.sites:
         found = [seen.get(site, _NOTHING) for seen in record.probes.values()]
-        pairs = [_value_and_error(at, which) for at in found]
-        cells = [_signed(value) + (f" ± {error:.1e}" if isfinite(error) else "") for value, error in pairs]
+        cells = [_signed(at.pairing) + (f" ± {at.error:.1e}" if isfinite(at.error) else "") for at in found]
         rows.append((site, "open" if site in record.survivors else "closed", *cells))
+    for words, counts in (("signs that agree", agreement(record)), (_CLEAR, agreement(record, SURE))):
+        rows.append((words, "", *(f"{agreed} of {signs}" if signs else "" for agreed, signs in counts.values())))
     return table(head, rows)
 
 
-def _misses(record: Record, iteration: int, which: Which) -> str:
-    found = {site: getattr(at, which) for site, at in record.probes[iteration].items()}
+def _misses(record: Record, iteration: int) -> str:
+    found, survivors = record.probes[iteration], record.survivors
     wrong = [
-        f"{site} has P = {_signed(value)} and is {'open' if site in record.survivors else 'closed'}"
-        for site, value in found.items()
-        if isfinite(value) and value != 0 and (value > 0) != (site in record.survivors)
+        f"{site} has P = {_signed(at.pairing)} and is {'open' if site in survivors else 'closed'}"
+        for site, at in found.items()
+        if isfinite(at.pairing) and at.pairing != 0 and (at.pairing > 0) != (site in survivors)
     ]
     return ", ".join(wrong)
-
-
-def _value_and_error(at: ProbeAt, which: Which) -> tuple[float, float]:
-    return (at.pairing, at.error) if which == "pairing" else (at.alone, at.alone_error)
 
 
 def _finite(value: float) -> float:

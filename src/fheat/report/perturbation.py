@@ -41,21 +41,21 @@ class After:
 
 
 def marks_of(config: TrainConfig) -> list[Mark]:
-    """Return the marks of the disturbances of a run, in order, each at the first iteration that felt it: closed gates
+    """Return the marks of the disturbances of a run, in order, each at the last iteration before it: closed gates
     opened at random, a rate multiplied for some iterations."""
-    marks = [] if config.noise_at is None else [(config.noise_at + 1, f"noise {config.noise:g}")]
+    marks = [] if config.noise_at is None else [(config.noise_at, f"noise {config.noise:g}")]
     if config.spike_at is not None:
-        marks.append((config.spike_at + 1, f"rate x {config.spike:g} for {config.spike_for:,}"))
+        marks.append((config.spike_at, f"rate x {config.spike:g} for {config.spike_for:,}"))
     return sorted(marks)
 
 
 def after(record: Record, iteration: int) -> list[After]:
-    """Return what became of every gate; `iteration` is the first that felt the disturbance.
+    """Return what became of every gate; `iteration` is the last before the disturbance.
 
     Empty where the log does not reach it.
     """
-    earlier = [step for step in record.steps if step["iteration"] < iteration]
-    later = [step for step in record.steps if step["iteration"] >= iteration]
+    earlier = [step for step in record.steps if step["iteration"] <= iteration]
+    later = [step for step in record.steps if step["iteration"] > iteration]
     if not later:
         return []
     return [
@@ -73,7 +73,7 @@ def after(record: Record, iteration: int) -> list[After]:
 def after_section(record: Record, mark: Mark) -> Section:
     """Return the words and the table of what happened after a disturbance."""
     iteration, label = mark
-    title = f"After the perturbation at iteration {iteration:,}: {label}"
+    title = f"Perturbed after iteration {iteration:,}: {label}"
     gates = after(record, iteration)
     if not gates:
         return Section(title, paragraph("The run has not come that far."))
@@ -89,11 +89,11 @@ def after_section(record: Record, mark: Mark) -> Section:
 
 
 def _validation(record: Record, iteration: int) -> str:
-    earlier = [found for found in record.validations if found.iteration < iteration]
-    later = [found for found in record.validations if found.iteration >= iteration]
+    earlier = [found for found in record.validations if found.iteration <= iteration]
+    later = [found for found in record.validations if found.iteration > iteration]
     parts = [(earlier[-1], "before")] if earlier else []
-    parts += [(later[0], "right after")] if later else []
-    parts += [(later[-1], "at the end")] if len(later) > 1 else []
+    parts += [(later[0], "the first after")] if len(later) > 1 else []
+    parts += [(later[-1], "at the end")] if later else []
     said = [f"{found.mean:.4f} {when} (iteration {found.iteration:,})" for found, when in parts]
     return f"Validation Dice: {', '.join(said)}." if said else "The run was not validated."
 

@@ -26,14 +26,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class ProbeAt:
-    """What a probe found at a site: the pairing P at D = 0 with all gates closed, and `alone` with the others as they
-    are, the slope of the loss, each with its standard error, and what is left of the gradient at the frequencies beside
-    zero. NaN is what could not be measured."""
+    """What a probe found at a site: the pairing P at D = 0, the slope of the loss, each with its standard error, and
+    what is left of the gradient at the frequencies beside zero. NaN is what could not be measured."""
 
     pairing: float
     error: float
-    alone: float
-    alone_error: float
     slope: float
     slope_error: float
     attenuation: float

@@ -11,6 +11,12 @@ from fheat.models.card import Card
 from fheat.models.folder import MANIFEST, load
 from fheat.report.record import Record, read_record
 
+_MISSING = {
+    False: ("has saved no network yet", "wait for its first validation or its end"),
+    True: ("is of a run that is over, without its networks", "give a folder that has final/ or best/"),
+}
+"""Reason and remedy, by whether the run is over."""
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -36,9 +42,10 @@ def open_saved(name: str) -> Saved:
     folder = Path(name)
     if not is_run_folder(folder):
         return Saved(name.rstrip("/") or name, load(name), None, None)
-    saved = network_of(read_record(folder), name.rstrip("/"))
+    record = read_record(folder)
+    saved = network_of(record, name.rstrip("/"))
     if saved is None:
-        raise BadInput(folder, "has saved no network yet", "wait for its first validation or its end")
+        raise BadInput(folder, *_MISSING[record.done >= record.config.iterations])
     return saved
 
 

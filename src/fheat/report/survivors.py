@@ -45,10 +45,10 @@ class SurvivorRow:
 def survivor_row(saved: Saved) -> SurvivorRow:
     """Read what training decided from a network and, where there is one, the log of its run."""
     card, recipe = saved.card, getattr(saved.model, "recipe", None)
-    best = card.metrics.get("validation_dice")
-    reached = best
+    reached = best = card.metrics.get("validation_dice")
     if saved.part == "final" and saved.record is not None:
-        reached = saved.record.validations[-1].mean if saved.record.validations else None
+        means = [found.mean for found in saved.record.validations]
+        reached, best = (means[-1], max(means)) if means else (None, None)
     gates = gates_of(saved.model)
     for gate in gates.values():
         gate.check_parameters()
