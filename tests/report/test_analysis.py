@@ -205,18 +205,38 @@ def test_damaged_maps_are_refused(figures, tmp_path, capsys):
         (["la-4", "--attention", "--blocks", "enc4"], 2, "--blocks is for --residual"),
         (["la-4", "--figures", "there"], 2, "--figures is for --residual and --attention"),
         (["RUN", "--residual", "--blocks", "enc9"], 2, "no block 'enc9'"),
+        (["RUN", "--residual", "--blocks", ""], 2, "--blocks holds an empty path"),
+        (["RUN", "--residual", "--figures", "FILE"], 3, "is a file; give a folder to write to"),
         (["RUN", "--residual", "--cases", "0"], 2, "--cases is 0"),
         (["RUN", "--residual", "--split", "moon"], 3, "has no scans in 'moon'; choose another --split: train"),
         (["RUN", "--attention", "--data", "nowhere"], 3, "nowhere: does not exist"),
         (["RUN", "--attention", "--device", "toaster"], 2, "device 'toaster' is unknown"),
         (["la-4", "--from", "analysis.json"], 2, "--from draws what is stored"),
         (["--from", "nowhere.json"], 3, "cannot be read"),
+        (["--from", "x.json", "--split", "test", "--cases", "2"], 2, "leave out --split, --cases"),
         (["la-4", "la-4", "--patch-size", "64", "64", "64"], 2, "--patch-size is for the cost of one model"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_one_line(arguments, code, says, finished, capsys):
-    words = [str(finished) if word == "RUN" else word for word in arguments]
-    assert main(["allocation", *words]) == code
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    stands_for = {"RUN": str(finished), "FILE": str(finished / "config.toml")}
+    assert main(["allocation", *(stands_for.get(word, word) for word in arguments)]) == code
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.count("\n") == 1
+    assert found.out == ""
+
+
+def test_what_is_asked_is_checked_before_a_scan_is_read(finished, monkeypatch, capsys):
+    monkeypatch.setattr("fheat.cli.allocation.analyse", lambda *_, **__: pytest.fail("a scan was read"))
+    test_what_cannot_be_asked_is_said_in_one_line(["RUN", "--residual", "--blocks", "enc9"], 2, "", finished, capsys)
+    test_what_cannot_be_asked_is_said_in_one_line(["RUN", "--residual", "--figures", "FILE"], 3, "", finished, capsys)
+
+
+def test_files_are_written_before_anything_is_printed(finished, tmp_path, monkeypatch):
+    def leave(*words, **_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", leave)
+    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    assert main(["allocation", str(finished), "--residual", "--figures", str(tmp_path), "--device", "cpu"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", "residual.svg"}

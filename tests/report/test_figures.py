@@ -66,9 +66,21 @@ def test_from_settings_and_log_alone(run, tmp_path):
 def test_a_file_is_no_folder(run, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["report", str(run), "--figures", str(tmp_path / "file")]) == 3
-    assert "file: is a file; give a folder for the figures" in capsys.readouterr().err
+    assert "file: is a file; give a folder to write to" in capsys.readouterr().err
     assert not (run / "report.html").exists()
+    assert main(["report", str(run), "--figures", str(tmp_path / "file" / "below")]) == 3
+    assert "file: is a file" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_is_no_page(run, tmp_path, capsys):
+    (tmp_path / "pages").mkdir()
+    assert main(["report", str(run), "--out", str(tmp_path / "pages"), "--figures", str(tmp_path / "f")]) == 3
+    assert capsys.readouterr().err == f"fheat: {tmp_path / 'pages'}: is a folder; give a file to write to\n"
+    assert not (tmp_path / "f").exists()
+    (run / "report.html").mkdir()
+    assert main(["report", str(run)]) == 3
+    assert "report.html: is a folder" in capsys.readouterr().err
 
 
 def test_the_verb_names_the_folder(run, tmp_path, capsys):

@@ -100,7 +100,8 @@ def measure_contrast(
             raise BadInput(case.images[0], "has other channels than the cases before", "run fheat data check")
         progress(done, len(chosen))
     if not any(all(one[name] is not None for name in between) for case in found.values() for one in case.values()):
-        reason = f"no case has both {between[0]} and {between[1]} ({', '.join(map(str, regions.values()))})"
+        named = ", ".join(f"{name}={','.join(map(str, regions[name]))}" for name in between)
+        reason = f"no case has both {between[0]} and {between[1]} ({named})"
         raise BadInput(dataset.root, reason, "name the regions with --regions")
     return ContrastRecord(
         fheat=fheat,

@@ -6,7 +6,6 @@ import re
 from html import unescape
 from pathlib import Path
 
-from fheat.errors import BadInput
 from fheat.files import write_file
 
 CAPTIONS = "captions.json"
@@ -14,12 +13,6 @@ _FIGURE = re.compile(r"<figure>\n(.*?)\n<figcaption>(.*?)</figcaption>\n</figure
 _PLOT = re.compile(r'(<svg id="([^"]*)".*?</svg>)', re.S)
 _IMAGE = re.compile(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
 _INK, _PAPER = "#1d1f21", "#ffffff"
-
-
-def check_folder(folder: Path) -> None:
-    """Raise `BadInput` where no folder can be."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(folder, "is a file", "give a folder for the figures")
 
 
 def save_figures(content: str, folder: Path) -> list[Path]:
