@@ -22,7 +22,7 @@ from fheat.models.card import Card
 from fheat.report.analysis import Questions, analyse, attention_map, target_mask
 from fheat.report.analysis_figures import pictures
 from fheat.report.analysis_record import read_analysis
-from fheat.report.attention_maps import read_planes
+from fheat.report.attention_maps import planes_bytes, read_planes
 from fheat.report.saved import open_saved
 from tests.refusals import refused
 
@@ -144,7 +144,7 @@ def test_figures_and_numbers_from_a_run(finished, figures, cases):
     assert drawn["residual.svg"].html.startswith("<figure>")
     summary = json.loads((figures / "analysis.json").read_text())["summary"][0]
     assert summary["attention_share"] == {"mean": inside.share, "sd": None, "n": 1}
-    (planes,) = read_planes(figures / "attention-maps.npz").values()
+    (planes,) = read_planes(figures / "attention-maps.npz", 1).values()
     assert planes[0].target.any()
 
 
@@ -189,11 +189,13 @@ def test_a_damaged_file_is_refused(figures, tmp_path, change, says):
 
 def test_damaged_maps_are_refused(figures, tmp_path, capsys):
     shutil.copytree(figures, tmp_path / "copy")
-    for content in (b"no archive", (figures / "attention-maps.npz").read_bytes()[:-400]):
+    whole = (figures / "attention-maps.npz").read_bytes()
+    other = planes_bytes({1: read_planes(figures / "attention-maps.npz", 1)[0]})  # of a network that is not there
+    for content in (b"no archive", b"", whole[:-400], whole[:200] + bytes(50) + whole[250:], other):
         (tmp_path / "copy" / "attention-maps.npz").write_bytes(content)
         assert main(["allocation", "--from", str(tmp_path / "copy" / "analysis.json")]) == 3
         error = capsys.readouterr().err
-        assert "holds no attention maps" in error
+        assert "attention-maps.npz: is not a stored set of attention maps (damaged); remove it, or run" in error
         assert error.count("\n") == 1
 
 

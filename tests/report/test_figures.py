@@ -9,6 +9,9 @@ import pytest
 from matplotlib import image
 
 from fheat.cli.main import main
+from fheat.report.figures import save_figures
+from fheat.report.page import figure, planes
+from fheat.report.picture import png_picture
 from fheat.report.write import write_report
 from tests.report.test_report import probe, read, write_lines
 
@@ -61,6 +64,40 @@ def test_from_settings_and_log_alone(run, tmp_path):
         "D.svg", "alpha.svg", "responses.svg", "losses.svg", "pairing.svg", "alone.svg",
         "attenuation.svg",
     }  # fmt: skip
+
+
+def test_a_named_picture_keeps_its_name(tmp_path):
+    slices = figure(planes([("axial", b"first"), ("coronal", b"second")]), "A scan.")
+    maps = png_picture("attention-maps-1", b"third", "Where & what.").html
+    save_figures("\n".join([slices, maps, slices]), tmp_path)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    captions = json.loads(found.pop("captions.json"))
+    assert found == {
+        "slices-1-1.png": b"first", "slices-1-2.png": b"second", "attention-maps-1.png": b"third",
+        "slices-2-1.png": b"first", "slices-2-2.png": b"second",
+    }  # fmt: skip
+    assert captions.keys() == found.keys()
+    assert captions["attention-maps-1.png"] == "Where & what."
+    assert captions["slices-2-2.png"] == "A scan. coronal."
+
+
+def test_figures_of_another_run_do_not_stay(tmp_path):
+    folder, outside = tmp_path / "figures", tmp_path / "outside.png"
+    save_figures(figure(planes([("axial", b"old"), ("coronal", b"old")]), "Old."), folder)
+    mine = folder / "mine.png"
+    for path in (mine, outside):
+        path.write_text("mine")
+    listed = json.loads((folder / "captions.json").read_text()) | {"../outside.png": "", "captions.json": ""}
+    (folder / "captions.json").write_text(json.dumps(listed))
+    save_figures(figure(planes([("axial", b"new")]), "New."), folder)
+    assert {path.name for path in folder.iterdir()} == {"slices-1-1.png", "mine.png", "captions.json"}
+    assert (folder / "slices-1-1.png").read_bytes() == b"new"
+    assert outside.read_text() == "mine"
+    for content in ("{", "3", "[[]]", ""):
+        (folder / "captions.json").write_text(content)
+        save_figures("", folder)
+    assert mine.exists()
+    assert json.loads((folder / "captions.json").read_text()) == {}
 
 
 def test_a_file_is_no_folder(run, tmp_path, capsys):

@@ -81,7 +81,8 @@ def run(arguments: Sequence[str]) -> None:
     if options.figures is not None:
         check_folder(options.figures)
     if options.stored is not None:
-        _show([], {}, read_analysis(options.stored), read_planes(options.stored.parent / MAPS), options)
+        analysis = read_analysis(options.stored)
+        _show([], {}, analysis, read_planes(options.stored.parent / MAPS, len(analysis.models)), options)
         return
     every = [open_saved(name) for name in options.models]
     inside = options.residual or options.attention
