@@ -159,6 +159,25 @@ def test_everything_redraws_from_what_is_stored(figures, tmp_path, capsys):
     assert shown == json.loads((figures / "analysis.json").read_text())
 
 
+def test_a_result_may_hold_the_analysis(figures, tmp_path):
+    analysis = json.loads((figures / "analysis.json").read_text())
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"command": "x", "machine": {}, "analysis": analysis}))
+    assert read_analysis(path) == read_analysis(figures / "analysis.json")
+    path.write_text(json.dumps({"analysis": 3}))
+    assert "field" in str(refused(read_analysis, path))
+
+
+def test_the_summary_is_that_of_the_tables_of_metrics(figures):
+    analysis = read_analysis(figures / "analysis.json")
+    case = analysis.models[0].attention.cases[0]
+    scans = tuple(case.model_copy(update={"share": share}) for share in (0.1, 0.2, 0.6))
+    attention = analysis.models[0].attention.model_copy(update={"cases": scans})
+    model = analysis.models[0].model_copy(update={"attention": attention})
+    (row,) = analysis.model_copy(update={"models": (model,)}).summary()
+    assert row["attention_share"] == pytest.approx({"mean": 0.3, "sd": 0.07**0.5, "n": 3})
+
+
 def test_two_models_stand_in_one_figure(finished, figures, tmp_path, capsys):
     models = [str(finished), str(finished / "best")]
     assert main(["allocation", *models, "--attention", "--json", "--cases", "1"]) == 0

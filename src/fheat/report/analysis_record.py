@@ -1,7 +1,6 @@
 """`analysis.json`: every number of the analyses of trained networks, enough to draw their figures again."""
 
 import json
-from math import fsum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 from pydantic import model_validator as check
 
 from fheat.errors import BadInput
+from fheat.metrics.moments import mean, moments
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 NAME = "analysis.json"
@@ -128,19 +128,25 @@ class Analysis(Stored):
         for model in self.models:
             row: dict[str, Any] = {"name": model.name}
             if model.residual is not None:
-                row["residual_share_above"] = moments(model.residual.shares)
+                row["residual_share_above"] = vars(moments(model.residual.shares))
                 row["residual_white_noise"] = model.residual.modes_above
             if model.attention is not None:
-                row["attention_share"] = moments(model.attention.shares)
-                row["attention_chance"] = moments(model.attention.chances)
-                row["attention_over_chance"] = moments([case.over_chance for case in model.attention.cases])
+                row["attention_share"] = vars(moments(model.attention.shares))
+                row["attention_chance"] = vars(moments(model.attention.chances))
+                ratios = [case.over_chance for case in model.attention.cases]
+                row["attention_over_chance"] = vars(moments(ratios))
             rows.append(row)
         return rows
 
 
 def read_analysis(path: Path) -> Analysis:
-    """Read the file, or raise `BadInput` naming the field that does not fit."""
+    """Read the file, or a result of `benchmarks` that holds its content under `analysis`.
+
+    Raises `BadInput` naming the field that does not fit.
+    """
     content = read_stored(path)
+    inner = content.get("analysis", content)
+    content = dict(inner) if isinstance(inner, dict) else content
     content.pop("summary", None)  # follows from the rest
     try:
         return Analysis.model_validate(content)
@@ -166,15 +172,3 @@ def not_stored(path: Path, error: ValidationError) -> BadInput:
     first = error.errors(include_url=False)[0]
     field = ".".join(map(str, first["loc"])) or "(top)"
     return BadInput(path, f"field {field}: {first['msg']}", "give a file written with --figures")
-
-
-def mean(values: "list[float] | tuple[float, ...]") -> float:
-    """Return the mean of at least one value."""
-    return fsum(values) / len(values)
-
-
-def moments(values: list[float]) -> dict[str, float | int | None]:
-    """Return mean, standard deviation with n - 1 (None for one value) and n."""
-    middle = mean(values)
-    spread = None if len(values) < 2 else (fsum((one - middle) ** 2 for one in values) / (len(values) - 1)) ** 0.5
-    return {"mean": middle, "sd": spread, "n": len(values)}

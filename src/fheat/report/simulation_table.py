@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from fheat.metrics.layout import aligned
+
 PAPER: Final = {"mean": 0.248, "sd": 0.011, "planted": 1.12, "pairing": 1609, "even": 0.20, "concentrated": 6.35}
 _HEAD: Final = ("control", "(a) exact", "D", "SD", "closed", "(b) planted D", "idle D", "idle at 0", "sign right")
 
@@ -68,10 +70,7 @@ def _remark(record: dict[str, Any]) -> str:
 
 
 def _controls(controls: dict[str, Any]) -> str:
-    lines = [_HEAD, *(control_cells(name, found) for name, found in controls.items())]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    rows = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join(rows)
+    return aligned([_HEAD, *(control_cells(name, found) for name, found in controls.items())])
 
 
 def control_cells(name: str, found: dict[str, Any]) -> tuple[str, ...]:
