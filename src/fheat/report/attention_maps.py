@@ -8,18 +8,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fheat.errors import BadInput
 from fheat.report.analysis_record import Analysis, ModelAnalysis
+from fheat.report.canvas import plt, png_bytes
 from fheat.report.picture import Picture, png_picture
 from fheat.report.preview import middle_plane
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 NAME = "attention-maps.npz"
 SCANS = 5
@@ -111,10 +108,7 @@ def _picture(place: int, model: ModelAnalysis, planes: Sequence[Plane]) -> Pictu
             panel.contour(plane.target.T, [0.5], colors=[_TARGET], linewidths=1.2)
         panel.set_axis_off()
     canvas.subplots_adjust(0.005, 0.005, 0.995, 0.995, wspace=0.03)
-    page = BytesIO()
-    canvas.savefig(page, format="png", metadata={"Software": None})
-    plt.close(canvas)
-    return png_picture(f"attention-maps-{place + 1}", page.getvalue(), caption)
+    return png_picture(f"attention-maps-{place + 1}", png_bytes(canvas), caption)
 
 
 _PARTS: Mapping[str, Any] = {"image": np.uint8, "attention": np.float32, "target": np.bool_}

@@ -1,15 +1,10 @@
 """The picture of a simulation, as Fig. 3 of the paper: interchangeable gates, one planted site, strengths that lock."""
 
-import io
 from typing import Any
 
-import matplotlib
-
+from fheat.report.canvas import plt, png_bytes
 from fheat.report.simulation_record import Curves, Simulation
 from fheat.report.simulation_table import idle_values
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 PICTURE = "simulation.png"
 _PLANTED = "tab:red"
@@ -21,20 +16,15 @@ def simulation_picture(record: Simulation) -> bytes:
     last = record.trajectories.iterations[-1]
     panels = [_interchangeable, _differentiated, *([_locking] if record.trajectories.softplus else [])]
     figure, axes = plt.subplots(1, len(panels), figsize=(4.7 * len(panels), 3.7), dpi=120, layout="constrained")
-    try:
-        for each, draw in zip(axes, panels, strict=True):
-            draw(each, record)
-            each.set_xscale("symlog", linthresh=1)
-            ticks = [0, *(10**power for power in range(8) if 10**power <= last)]
-            each.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-            each.set(xlabel="iteration", xlim=(0, last))
-            each.spines[["top", "right"]].set_visible(False)
-            each.grid(alpha=0.25)
-        page = io.BytesIO()
-        figure.savefig(page, format="png", metadata={"Software": None})
-    finally:
-        plt.close(figure)
-    return page.getvalue()
+    for each, draw in zip(axes, panels, strict=True):
+        draw(each, record)
+        each.set_xscale("symlog", linthresh=1)
+        ticks = [0, *(10**power for power in range(8) if 10**power <= last)]
+        each.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        each.set(xlabel="iteration", xlim=(0, last))
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(alpha=0.25)
+    return png_bytes(figure)
 
 
 def _interchangeable(axes: Any, record: Simulation) -> None:
