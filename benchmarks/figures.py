@@ -3,7 +3,6 @@
 No network, no scans and no training: `benchmarks/results` and the run folders in `benchmarks/runs` hold the numbers.
 """
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import tyro
 from fheat.cli.main import main as fheat
 from fheat.files import write_file
 from fheat.report.analysis_figures import pictures
-from fheat.report.analysis_record import Analysis
+from fheat.report.analysis_record import read_analysis
 from fheat.report.write import write_report
 
 HERE = Path(__file__).parent
@@ -31,9 +30,7 @@ def main(out: Annotated[Path, tyro.conf.arg(help="folder")] = HERE.parent / "doc
     """Write the figures into a folder."""
     fheat(["simulate", "--from", str(HERE / "results" / "simulation-cpu.json"), "--out", str(out)])
     for name, file in ANALYSES.items():
-        stored = json.loads((HERE / "results" / file).read_text())["analysis"]
-        stored.pop("summary")
-        for picture in pictures(Analysis.model_validate(stored)):
+        for picture in pictures(read_analysis(HERE / "results" / file)):
             write_file(out / f"{name}-{picture.file}", picture.data)
     for run, names in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:

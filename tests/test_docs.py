@@ -14,6 +14,7 @@ from fheat.allocation.probe import Finding, Probe
 from fheat.bench.machine import machine
 from fheat.ops.crossovers import CROSSOVERS
 from fheat.report import simulation_table
+from fheat.report.simulation_record import read_simulation
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -293,58 +294,58 @@ def test_benchmarks_page_names_the_stored_ratios_and_exponents():
 
 
 def stored_simulation(name):
-    record = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
-    assert set(record["machine"]) == set(machine())
+    record, _ = read_simulation(ROOT / "benchmarks" / "results" / f"{name}.json")
+    assert set(record.machine) == set(machine())
     return record
 
 
 def spread(control):
-    return simulation_table.span((run["sd"] for run in control["interchangeable"]["runs"]), ".4f")
+    return simulation_table.span((run.sd for run in control.interchangeable.runs), ".4f")
 
 
 def test_simulation_page_names_the_stored_results():
     stored = stored_simulation("simulation-cpu")
-    assert stored["command"] == "fheat simulate"
-    assert stored["seconds"] < 60
+    assert stored.command == "fheat simulate"
+    assert stored.seconds < 60
     lines = (ROOT / "docs" / "simulation.md").read_text()
     text = " ".join(lines.split())
-    even, planted, remark = stored["interchangeable"], stored["differentiated"], stored["remark_3"]
-    for run in even["runs"]:
-        assert 0.245 < run["mean"] < 0.252
-        assert run["sd"] < 0.02
-    span, runs = simulation_table.span, planted["runs"]
-    mean = span((run["mean"] for run in even["runs"]), ".4f")
+    even, planted, remark = stored.interchangeable, stored.differentiated, stored.remark_3
+    for run in even.runs:
+        assert 0.245 < run.mean < 0.252
+        assert run.sd < 0.02
+    span, runs = simulation_table.span, planted.runs
+    mean = span((run.mean for run in even.runs), ".4f")
     pairings, strengths = (simulation_table.planted_values(runs, field) for field in ("pairing", "D"))
-    apart = max(abs(value - run["best"]) for value, run in zip(strengths, runs, strict=True))
-    assert f"| (a) mean D of eight interchangeable gates | {mean} | {even['exact']:.4f} |" in lines
+    apart = max(abs(value - run.best) for value, run in zip(strengths, runs, strict=True))
+    assert f"| (a) mean D of eight interchangeable gates | {mean} | {even.exact:.4f} |" in lines
     assert f"| (a) their SD, over 5 seeds | {spread(stored)} |" in lines
     assert simulation_table.idle_values(runs, "pairing") == simulation_table.idle_values(runs, "D") == [0.0] * 280
     assert f"before training | {span(pairings, '.0f')} |" in lines
-    assert f"after it | {planted['idle_closed']} of {planted['idle']} |" in lines
+    assert f"after it | {planted.idle_closed} of {planted.idle} |" in lines
     assert f"after it | {span(strengths, '.3f')} | best fit, within {apart:.1e} |" in lines
-    assert f"| {planted['predicted']} of {planted['sites']} |" in lines
-    assert f"| {remark['even']:.4f} / {remark['concentrated']:.4f} |" in lines
-    for name, control in stored["controls"].items():
+    assert f"| {planted.predicted} of {planted.sites} |" in lines
+    assert f"| {remark.even:.4f} / {remark.concentrated:.4f} |" in lines
+    for name, control in stored.controls.items():
         assert f"| {' | '.join(simulation_table.control_cells(name, control))} |" in lines, name
-    start = span((run["start_sd"] for run in even["runs"]), ".4f")
+    start = span((run.start_sd for run in even.runs), ".4f")
     assert f"that of the start ({start})" in text
-    without = stored["controls"]["no weight decay"]
+    without = stored.controls["no weight decay"]
     assert f"Without it the SD is {spread(without)}, with it {spread(stored)}." in text
-    uneven, undecayed = (stored["controls"][name] for name in ("uneven start", "uneven start, no weight decay"))
-    begun = span((run["start_sd"] for run in uneven["interchangeable"]["runs"]), ".4f")
+    uneven, undecayed = (stored.controls[name] for name in ("uneven start", "uneven start, no weight decay"))
+    begun = span((run.start_sd for run in uneven.interchangeable.runs), ".4f")
     assert f"SD {begun}) the SD ends at {spread(uneven)} with weight decay and {spread(undecayed)} without" in text
 
 
 def test_simulation_page_names_the_stored_longer_run():
     stored = stored_simulation("simulation-long-cpu")
-    assert stored["settings"]["iterations"] == 60_000
+    assert stored.settings.iterations == 60_000
     text = " ".join((ROOT / "docs" / "simulation.md").read_text().split())
-    assert f"`{stored['command']}`" in text
-    controls = stored["controls"]
+    assert f"`{stored.command}`" in text
+    controls = stored.controls
     assert f"SD is {spread(stored)} with weight decay and {spread(controls['no weight decay'])} without" in text
     uneven = [spread(controls[name]) for name in ("uneven start", "uneven start, no weight decay")]
     assert f"from the uneven start {uneven[0]} and {uneven[1]}" in text
-    assert stored["differentiated"]["predicted"] == 320
+    assert stored.differentiated.predicted == 320
 
 
 def test_example_trains_and_retires():

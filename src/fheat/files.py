@@ -1,4 +1,4 @@
-"""Writing so that what fails or is interrupted leaves the old file or folder in place."""
+"""Writing so that what fails or is interrupted leaves the old file or folder in place; what cannot be is said first."""
 
 import os
 import secrets
@@ -7,6 +7,22 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
+
+from fheat.errors import BadInput
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `BadInput` where no folder can be, because it or one above it is a file."""
+    found = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if found.exists() and not found.is_dir():
+        raise BadInput(found, "is a file", "give a folder to write to")
+
+
+def check_file(target: Path) -> None:
+    """Raise `BadInput` where no file can be, because a folder is there, or a file above it."""
+    if target.is_dir():
+        raise BadInput(target, "is a folder", "give a file to write to")
+    check_folder(target.parent)
 
 
 def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:

@@ -33,6 +33,16 @@ def test_writes_what_it_prints(capsys, tmp_path):
     assert "exists already" in capsys.readouterr().err
 
 
+def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):
+    def leave(*words, **_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", leave)
+    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    assert main(["bench", "window", "--models", "fheat_seg", *TINY, "--out", str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.png"}
+
+
 def test_threads(capsys):
     assert main(["bench", "window", "--models", "fheat_seg", *TINY, "--threads", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["threads"] == 1

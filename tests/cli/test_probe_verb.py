@@ -11,6 +11,7 @@ from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
 from fheat.engine.batches import labelled_batches
 from fheat.engine.config import TrainConfig
+from fheat.engine.loop import Run
 from fheat.engine.scans import load_scans
 from fheat.methods.supervised import Supervised
 from fheat.models.card import Intensity
@@ -111,16 +112,40 @@ def test_scans_are_turned_to_the_orientation_of_the_model(phantoms):
         (["--others", "open"], 2, "others"),
         (["--method", "cse"], 2, "method"),
         (["--labelled", 9], 3, "labelled training scans, not 9"),
-        (["--labelled", 0], 3, "field labelled"),
+        (["--labelled", 0], 2, "field labelled"),
+        (["--seed", -1], 2, "field seed"),
+        (["--patch-size", 0, 0, 0], 2, "field patch_size"),
+        (["--out", "there.json"], 3, "there.json: is a folder; give a file to write to"),
         (["--patch-size", 64, 64, 64], 3, "would be padding"),
         (["--patch-size", 16, 16, 16], 3, "smaller than 32 on an axis"),
     ],
 )
-def test_refusals(folder, phantoms, capsys, more, code, says):
+def test_refusals(folder, phantoms, tmp_path, monkeypatch, capsys, more, code, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.json").mkdir()
     assert main(words(folder, phantoms, *more)) == code
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     assert says in error
+    assert ("see 'fheat probe --help'" in error) == (code == 2)
+
+
+def test_a_run_stands_for_its_network_its_data_and_its_labels(phantoms, tmp_path, capsys):
+    settings = {"method": "supervised", "labelled": 2, "patch_size": PATCH, "iterations": 1, "warm_up": 0}
+    Run(TrainConfig(data=str(phantoms), **settings), tmp_path / "run", device="cpu").train()
+    more = ["--batches", "1", "--device", "cpu", "--json"]
+    assert main(["probe", str(tmp_path / "run"), *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["part"], found["data"], found["labelled"]) == ("final", str(phantoms), 2)
+    final = ["probe", str(tmp_path / "run" / "final"), *more]
+    assert main([*final, "--data", str(phantoms), "--labelled", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["gates"] == found["gates"]
+    assert main(["probe", str(tmp_path / "run"), *more, "--labelled", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["labelled"] == 1
+    assert main(["probe", str(tmp_path / "run"), *more[:-1]]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'run'}: the network in final\n")
+    assert main(final) == 2
+    assert "--data is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

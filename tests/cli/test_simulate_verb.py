@@ -1,9 +1,13 @@
 """`fheat simulate` on the command line: what it prints, writes, redraws and refuses."""
 
+import copy
+import functools
 import json
+import re
 
 import pytest
 
+from fheat.allocation.simulation_plan import simulate
 from fheat.cli.main import main
 
 SHORT = ["simulate", "--seeds", "1", "--iterations", "60"]
@@ -74,7 +78,8 @@ def test_no_record_is_one_line(content, capsys, tmp_path):
     path.write_text(content)
     assert main(["simulate", "--from", str(path), "--out", str(tmp_path / "out")]) == 3
     found = capsys.readouterr()
-    assert "is no record of a simulation" in found.err
+    assert re.search(r"x.json: (is not a stored simulation|field )", found.err)
+    assert found.err.endswith("; give the simulation.json of a run\n")
     assert found.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -86,9 +91,36 @@ def test_a_record_with_a_hole_is_refused(capsys, tmp_path):
     for field in ("settings", "remark_3", "interchangeable", "differentiated", "controls"):
         path.write_text(json.dumps({name: value for name, value in whole.items() if name != field}))
         assert main(["simulate", "--from", str(path), "--out", str(tmp_path / "out")]) == 3, field
-    whole["trajectories"]["interchangeable"][3] = "x"
-    path.write_text(json.dumps(whole))
-    assert main(["simulate", "--from", str(path), "--out", str(tmp_path / "out")]) == 3
+        assert f"field {field}: Field required" in capsys.readouterr().err
+    for place, value, says in (
+        (("trajectories", "interchangeable", 3), "x", "field trajectories.interchangeable.3"),
+        (("trajectories", "interchangeable", 3), [1.0], "one row per iteration and one value per site"),
+        (("trajectories", "exp"), whole["trajectories"]["differentiated"], "must come together"),
+        (("trajectories", "planted"), 9, "no run has site 9 planted"),
+        (("trajectories", "iterations", 1), 10**400, "field trajectories.iterations.1"),
+        (("differentiated", "runs", 0, "planted"), 9, "one value per site, the planted one among them"),
+        (("interchangeable", "runs"), [], "field interchangeable.runs"),
+        (("settings", "rate"), float("nan"), "field settings.rate"),
+    ):
+        damaged = copy.deepcopy(whole)
+        *way, last = place
+        functools.reduce(lambda part, key: part[key], way, damaged)[last] = value
+        path.write_text(json.dumps(damaged))
+        assert main(["simulate", "--from", str(path), "--out", str(tmp_path / "out")]) == 3
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") == 1
     assert main(["simulate", "--from", str(tmp_path / "none.json"), "--out", str(tmp_path / "out")]) == 3
     assert main([*SHORT, "--out", str(path)]) == 3
-    assert capsys.readouterr().err.count("\n") == 8
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_strengths_that_are_not_finite_are_said_in_one_line(monkeypatch, capsys):
+    def diverged(settings, **_):
+        found = simulate(settings, controls=False)
+        found["differentiated"]["runs"][0]["D"][0] = float("inf")
+        return found
+
+    monkeypatch.setattr("fheat.cli.simulate.simulate", diverged)
+    assert main([*SHORT, "--rate", "1"]) == 2
+    assert "the gates diverged at rate 1: give a smaller --rate" in capsys.readouterr().err

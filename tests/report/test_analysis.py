@@ -22,7 +22,7 @@ from fheat.models.card import Card
 from fheat.report.analysis import Questions, analyse, attention_map, target_mask
 from fheat.report.analysis_figures import pictures
 from fheat.report.analysis_record import read_analysis
-from fheat.report.attention_maps import read_planes
+from fheat.report.attention_maps import planes_bytes, read_planes
 from fheat.report.saved import open_saved
 from tests.refusals import refused
 
@@ -144,7 +144,7 @@ def test_figures_and_numbers_from_a_run(finished, figures, cases):
     assert drawn["residual.svg"].html.startswith("<figure>")
     summary = json.loads((figures / "analysis.json").read_text())["summary"][0]
     assert summary["attention_share"] == {"mean": inside.share, "sd": None, "n": 1}
-    (planes,) = read_planes(figures / "attention-maps.npz").values()
+    (planes,) = read_planes(figures / "attention-maps.npz", 1).values()
     assert planes[0].target.any()
 
 
@@ -157,6 +157,25 @@ def test_everything_redraws_from_what_is_stored(figures, tmp_path, capsys):
     assert main(["allocation", "--from", str(figures / "analysis.json"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["analysis"]
     assert shown == json.loads((figures / "analysis.json").read_text())
+
+
+def test_a_result_may_hold_the_analysis(figures, tmp_path):
+    analysis = json.loads((figures / "analysis.json").read_text())
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"command": "x", "machine": {}, "analysis": analysis}))
+    assert read_analysis(path) == read_analysis(figures / "analysis.json")
+    path.write_text(json.dumps({"analysis": 3}))
+    assert "field" in str(refused(read_analysis, path))
+
+
+def test_the_summary_is_that_of_the_tables_of_metrics(figures):
+    analysis = read_analysis(figures / "analysis.json")
+    case = analysis.models[0].attention.cases[0]
+    scans = tuple(case.model_copy(update={"share": share}) for share in (0.1, 0.2, 0.6))
+    attention = analysis.models[0].attention.model_copy(update={"cases": scans})
+    model = analysis.models[0].model_copy(update={"attention": attention})
+    (row,) = analysis.model_copy(update={"models": (model,)}).summary()
+    assert row["attention_share"] == pytest.approx({"mean": 0.3, "sd": 0.07**0.5, "n": 3})
 
 
 def test_two_models_stand_in_one_figure(finished, figures, tmp_path, capsys):
@@ -189,11 +208,13 @@ def test_a_damaged_file_is_refused(figures, tmp_path, change, says):
 
 def test_damaged_maps_are_refused(figures, tmp_path, capsys):
     shutil.copytree(figures, tmp_path / "copy")
-    for content in (b"no archive", (figures / "attention-maps.npz").read_bytes()[:-400]):
+    whole = (figures / "attention-maps.npz").read_bytes()
+    other = planes_bytes({1: read_planes(figures / "attention-maps.npz", 1)[0]})  # of a network that is not there
+    for content in (b"no archive", b"", whole[:-400], whole[:200] + bytes(50) + whole[250:], other):
         (tmp_path / "copy" / "attention-maps.npz").write_bytes(content)
         assert main(["allocation", "--from", str(tmp_path / "copy" / "analysis.json")]) == 3
         error = capsys.readouterr().err
-        assert "holds no attention maps" in error
+        assert "attention-maps.npz: is not a stored set of attention maps (damaged); remove it, or run" in error
         assert error.count("\n") == 1
 
 
@@ -205,18 +226,38 @@ def test_damaged_maps_are_refused(figures, tmp_path, capsys):
         (["la-4", "--attention", "--blocks", "enc4"], 2, "--blocks is for --residual"),
         (["la-4", "--figures", "there"], 2, "--figures is for --residual and --attention"),
         (["RUN", "--residual", "--blocks", "enc9"], 2, "no block 'enc9'"),
+        (["RUN", "--residual", "--blocks", ""], 2, "--blocks holds an empty path"),
+        (["RUN", "--residual", "--figures", "FILE"], 3, "is a file; give a folder to write to"),
         (["RUN", "--residual", "--cases", "0"], 2, "--cases is 0"),
         (["RUN", "--residual", "--split", "moon"], 3, "has no scans in 'moon'; choose another --split: train"),
         (["RUN", "--attention", "--data", "nowhere"], 3, "nowhere: does not exist"),
         (["RUN", "--attention", "--device", "toaster"], 2, "device 'toaster' is unknown"),
         (["la-4", "--from", "analysis.json"], 2, "--from draws what is stored"),
         (["--from", "nowhere.json"], 3, "cannot be read"),
+        (["--from", "x.json", "--split", "test", "--cases", "2"], 2, "leave out --split, --cases"),
         (["la-4", "la-4", "--patch-size", "64", "64", "64"], 2, "--patch-size is for the cost of one model"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_one_line(arguments, code, says, finished, capsys):
-    words = [str(finished) if word == "RUN" else word for word in arguments]
-    assert main(["allocation", *words]) == code
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    stands_for = {"RUN": str(finished), "FILE": str(finished / "config.toml")}
+    assert main(["allocation", *(stands_for.get(word, word) for word in arguments)]) == code
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.count("\n") == 1
+    assert found.out == ""
+
+
+def test_what_is_asked_is_checked_before_a_scan_is_read(finished, monkeypatch, capsys):
+    monkeypatch.setattr("fheat.cli.allocation.analyse", lambda *_, **__: pytest.fail("a scan was read"))
+    test_what_cannot_be_asked_is_said_in_one_line(["RUN", "--residual", "--blocks", "enc9"], 2, "", finished, capsys)
+    test_what_cannot_be_asked_is_said_in_one_line(["RUN", "--residual", "--figures", "FILE"], 3, "", finished, capsys)
+
+
+def test_files_are_written_before_anything_is_printed(finished, tmp_path, monkeypatch):
+    def leave(*words, **_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", leave)
+    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    assert main(["allocation", str(finished), "--residual", "--figures", str(tmp_path), "--device", "cpu"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", "residual.svg"}

@@ -9,6 +9,7 @@ import pytest
 from fheat.cli.main import main
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
+from fheat.report.contrast import BETWEEN
 
 CHANNELS = ("FLAIR", "T1w", "T1gd", "T2w")
 CUBES = {1: (2, 14), 2: (4, 12), 3: (6, 10)}  # label: first and last voxel of its cube along each axis
@@ -106,7 +107,10 @@ def test_regions_of_ones_own(task, capsys):
     [
         ([], 2, "DATASET is missing"),
         (["TASK", "--between", "core", "rim"], 2, "no region 'core': use two of whole_tumour"),
-        (["TASK", "--regions", "a=7", "b=8", "--between", "a", "b"], 3, "no case has both a and b"),
+        (["TASK", "--regions", "a=7", "b=8", "--between", "a", "b"], 3, "no case has both a and b (a=7, b=8)"),
+        (["TASK", "--between", "tumour_core", "tumour_core"], 2, "compares a region with itself"),
+        (["--from", "x.json", "--cases", "3", "--between", *BETWEEN], 2, "leave out --between, --cases"),
+        (["TASK", "--figures", "FILE"], 3, "is a file; give a folder to write to"),
         (["TASK", "--regions", "core"], 2, "is not NAME=VALUE"),
         (["TASK", "--cases", "0"], 2, "--cases is 0"),
         (["TASK", "--from", "x.json"], 2, "--from draws what is stored"),
@@ -114,10 +118,22 @@ def test_regions_of_ones_own(task, capsys):
     ],
 )
 def test_what_cannot_be_asked_is_one_line(words, code, says, task, capsys):
-    assert main(["data", "contrast", *(str(task) if word == "TASK" else word for word in words)]) == code
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
+    stands_for = {"TASK": str(task), "FILE": str(task / "dataset.json")}
+    assert main(["data", "contrast", *(stands_for.get(word, word) for word in words)]) == code
+    found = capsys.readouterr()
+    assert says in found.err
+    assert found.err.count("\n") == 1
+    assert found.out == ""
+
+
+def test_files_are_written_before_anything_is_printed(task, tmp_path, monkeypatch):
+    def leave(*words, **_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", leave)
+    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    assert main(["data", "contrast", str(task), "--figures", str(tmp_path / "figures")]) == 0
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"contrast.json", "contrast.svg"}
 
 
 def test_holes_in_the_image_are_refused(task, capsys):

@@ -9,6 +9,9 @@ import pytest
 from matplotlib import image
 
 from fheat.cli.main import main
+from fheat.report.figures import save_figures
+from fheat.report.page import figure, planes
+from fheat.report.picture import png_picture
 from fheat.report.write import write_report
 from tests.report.test_report import probe, read, write_lines
 
@@ -62,12 +65,58 @@ def test_from_settings_and_log_alone(run, tmp_path):
     }  # fmt: skip
 
 
+def test_a_named_picture_keeps_its_name(tmp_path):
+    slices = figure(planes([("axial", b"first"), ("coronal", b"second")]), "A scan.")
+    maps = png_picture("attention-maps-1", b"third", "Where & what.").html
+    save_figures("\n".join([slices, maps, slices]), tmp_path)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    captions = json.loads(found.pop("captions.json"))
+    assert found == {
+        "slices-1-1.png": b"first", "slices-1-2.png": b"second", "attention-maps-1.png": b"third",
+        "slices-2-1.png": b"first", "slices-2-2.png": b"second",
+    }  # fmt: skip
+    assert captions.keys() == found.keys()
+    assert captions["attention-maps-1.png"] == "Where & what."
+    assert captions["slices-2-2.png"] == "A scan. coronal."
+
+
+def test_figures_of_another_run_do_not_stay(tmp_path):
+    folder, outside = tmp_path / "figures", tmp_path / "outside.png"
+    save_figures(figure(planes([("axial", b"old"), ("coronal", b"old")]), "Old."), folder)
+    mine = folder / "mine.png"
+    for path in (mine, outside):
+        path.write_text("mine")
+    listed = json.loads((folder / "captions.json").read_text()) | {"../outside.png": "", "captions.json": ""}
+    (folder / "captions.json").write_text(json.dumps(listed))
+    save_figures(figure(planes([("axial", b"new")]), "New."), folder)
+    assert {path.name for path in folder.iterdir()} == {"slices-1-1.png", "mine.png", "captions.json"}
+    assert (folder / "slices-1-1.png").read_bytes() == b"new"
+    assert outside.read_text() == "mine"
+    for content in ("{", "3", "[[]]", ""):
+        (folder / "captions.json").write_text(content)
+        save_figures("", folder)
+    assert mine.exists()
+    assert json.loads((folder / "captions.json").read_text()) == {}
+
+
 def test_a_file_is_no_folder(run, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["report", str(run), "--figures", str(tmp_path / "file")]) == 3
-    assert "file: is a file; give a folder for the figures" in capsys.readouterr().err
+    assert "file: is a file; give a folder to write to" in capsys.readouterr().err
     assert not (run / "report.html").exists()
+    assert main(["report", str(run), "--figures", str(tmp_path / "file" / "below")]) == 3
+    assert "file: is a file" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_is_no_page(run, tmp_path, capsys):
+    (tmp_path / "pages").mkdir()
+    assert main(["report", str(run), "--out", str(tmp_path / "pages"), "--figures", str(tmp_path / "f")]) == 3
+    assert capsys.readouterr().err == f"fheat: {tmp_path / 'pages'}: is a folder; give a file to write to\n"
+    assert not (tmp_path / "f").exists()
+    (run / "report.html").mkdir()
+    assert main(["report", str(run)]) == 3
+    assert "report.html: is a folder" in capsys.readouterr().err
 
 
 def test_the_verb_names_the_folder(run, tmp_path, capsys):

@@ -6,15 +6,14 @@ from typing import Any
 
 from fheat.bench.plot import picture
 from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.files import check_folder, write_file
 
 RECORD, PICTURE = "bench.json", "bench.png"
 
 
 def check_target(folder: Path, record: str | None = RECORD) -> None:
     """Refuse, before anything is measured, a folder that holds a `record` already, or a file in its place."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(folder, "is a file", "give a folder to write to")
+    check_folder(folder)
     if record is not None and (folder / record).exists():
         raise BadInput(folder / record, "exists already", "choose another folder or remove it")
 

@@ -12,16 +12,17 @@ from fheat import __version__
 from fheat.allocation.cost import cost
 from fheat.allocation.table import allocation
 from fheat.cli.main import UsageError
-from fheat.cli.options import parse
+from fheat.cli.options import given, parse
 from fheat.cli.progress import progress_bar
 from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
 from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.files import check_folder, write_file
+from fheat.inference.predictor import usable_device
 from fheat.models.registry import recipe_of
-from fheat.report.analysis import Questions, analyse
+from fheat.report.analysis import Questions, analyse, check_questions
 from fheat.report.analysis_figures import pictures
-from fheat.report.analysis_record import NAME, Analysis, read_analysis
+from fheat.report.analysis_record import NAME, Analysis, ModelAnalysis, read_analysis
 from fheat.report.attention_maps import NAME as MAPS
 from fheat.report.attention_maps import Plane, Planes, map_pictures, planes_bytes, read_planes
 from fheat.report.picture import write_pictures
@@ -77,21 +78,31 @@ def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Allocation, "allocation", arguments)
     _check(options)
+    if options.figures is not None:
+        check_folder(options.figures)
     if options.stored is not None:
-        _show_analysis(read_analysis(options.stored), read_planes(options.stored.parent / MAPS), options, {})
+        analysis = read_analysis(options.stored)
+        _show([], {}, analysis, read_planes(options.stored.parent / MAPS, len(analysis.models)), options)
         return
     every = [open_saved(name) for name in options.models]
-    result = _gates(every[0], options) if len(every) == 1 else _table(every, options)
-    if options.residual or options.attention:
-        _show_analysis(*_analysis(every, options), options, result)
-    elif options.json:
-        print(json.dumps(result, indent=1))
+    inside = options.residual or options.attention
+    name, cases = _scans(every, options) if inside else ("", ())
+    questions = _questions(every, options) if inside else Questions()
+    lines, result = _gates(every[0], options) if len(every) == 1 else _table(every, options)
+    if not inside:
+        print(json.dumps(result, indent=1) if options.json else "\n".join(lines))
+        return
+    found, planes = _analysed(every, cases, questions, options)
+    analysis = Analysis(fheat=__version__, dataset=name, split=options.split, models=found)
+    _show([*lines, ""], result, analysis, planes, options)
 
 
 def _check(options: Allocation) -> None:
     if options.stored is not None:
         if options.models or options.residual or options.attention:
             raise UsageError("--from draws what is stored: leave out models, --residual and --attention")
+        if said := given(options, "patch_size", "data", "split", "cases", "blocks", "device"):
+            raise UsageError(f"--from draws what is stored: leave out {', '.join(said)}")
         return
     if not options.models:
         raise UsageError("MODEL is missing: write for example 'fheat allocation demo/model --json'")
@@ -103,39 +114,47 @@ def _check(options: Allocation) -> None:
         raise UsageError("--blocks is for --residual: add it")
     if options.cases is not None and options.cases < 1:
         raise UsageError(f"--cases is {options.cases}: at least 1")
+    if "" in options.blocks:
+        raise UsageError("--blocks holds an empty path: name modules, such as enc4.blocks.0")
 
 
-def _gates(saved: Saved, options: Allocation) -> dict[str, Any]:
-    """Print the gates and the cost of one model, and return them."""
+def _gates(saved: Saved, options: Allocation) -> tuple[list[str], dict[str, Any]]:
+    """Return the gates and the cost of one model, as lines and as data."""
     model = saved.model
     shape = None if options.patch_size is None else (1, recipe_of(model).in_channels, *options.patch_size)
     try:
         table, counted = allocation(model, shape), cost(model, shape)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if not options.json:
-        if saved.part is not None:
-            print(f"{saved.name}: the network in {saved.part}")
-        print(table)
-        print()
-        print(f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}.")
-        print(counted)
-    return {"gates": table.to_json(), "cost": counted.to_json()}
+    found = f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}."
+    head = [] if saved.part is None else [f"{saved.name}: the network in {saved.part}"]
+    return [*head, str(table), "", found, str(counted)], {"gates": table.to_json(), "cost": counted.to_json()}
 
 
-def _table(every: Sequence[Saved], options: Allocation) -> dict[str, Any]:
-    """Print one row per model, and return them."""
+def _table(every: Sequence[Saved], options: Allocation) -> tuple[list[str], dict[str, Any]]:
+    """Return one row per model, as lines and as data."""
     if options.patch_size is not None:
         raise UsageError("--patch-size is for the cost of one model: leave it out")
     rows = [survivor_row(saved) for saved in every]
-    if not options.json:
-        print(markdown(rows))
-    return {"models": [row.to_json() for row in rows]}
+    return [markdown(rows)], {"models": [row.to_json() for row in rows]}
 
 
-def _analysis(every: Sequence[Saved], options: Allocation) -> tuple[Analysis, Planes]:
-    name, cases = _scans(every, options)
+def _questions(every: Sequence[Saved], options: Allocation) -> Questions:
+    """Return what to measure, once every model and the device are known to be able to."""
     questions = Questions(residual=options.residual, attention=options.attention, blocks=options.blocks)
+    try:
+        if options.device is not None:
+            usable_device(options.device)
+        for saved in every:
+            check_questions(saved, questions)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return questions
+
+
+def _analysed(
+    every: Sequence[Saved], cases: Sequence[Case], questions: Questions, options: Allocation
+) -> tuple[tuple[ModelAnalysis, ...], Planes]:
     found, planes = [], {}
     try:
         for place, saved in enumerate(every):
@@ -145,7 +164,7 @@ def _analysis(every: Sequence[Saved], options: Allocation) -> tuple[Analysis, Pl
             planes[place] = kept
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return Analysis(fheat=__version__, dataset=name, split=options.split, models=tuple(found)), planes
+    return tuple(found), planes
 
 
 def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case, ...]]:
@@ -160,20 +179,19 @@ def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case
     return dataset.name, cases
 
 
-def _show_analysis(analysis: Analysis, planes: Planes, options: Allocation, result: dict[str, Any]) -> None:
-    """Print the analysis, with what was found before it, and write the figures."""
+def _show(
+    lines: Sequence[str], result: dict[str, Any], analysis: Analysis, planes: Planes, options: Allocation
+) -> None:
+    """Write the figures, then print the analysis after what was found before it."""
     drawn = pictures(analysis)
-    if options.json:
-        print(json.dumps({**result, "analysis": json.loads(analysis.text())}, indent=1))
-    else:
-        print("\n".join(["", *(picture.caption for picture in drawn)] if result else [one.caption for one in drawn]))
-    if options.figures is None:
-        return
-    paths = write_pictures(options.figures, [*drawn, *map_pictures(analysis, planes)])
-    stored = {options.figures / NAME: analysis.text().encode()}
-    if any(planes.values()):
-        stored[options.figures / MAPS] = planes_bytes(planes)
-    for path, data in stored.items():
-        write_file(path, data)
-    if not options.json:
-        print(f"wrote {', '.join(map(str, [*paths, *stored]))}")
+    shown = [*lines, *(picture.caption for picture in drawn)]
+    if options.figures is not None:  # before printing: a reader that leaves must not cost the result
+        paths = write_pictures(options.figures, [*drawn, *map_pictures(analysis, planes)])
+        stored = {options.figures / NAME: analysis.text().encode()}
+        if any(planes.values()):
+            stored[options.figures / MAPS] = planes_bytes(planes)
+        for path, data in stored.items():
+            write_file(path, data)
+        shown.append(f"wrote {', '.join(map(str, [*paths, *stored]))}")
+    everything = {**result, "analysis": json.loads(analysis.text())}
+    print(json.dumps(everything, indent=1) if options.json else "\n".join(shown))

@@ -86,13 +86,13 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(str(error).split("\n")[0]) from None
     except torch.OutOfMemoryError:
         raise UsageError("not enough memory on the GPU: give a smaller --patch, --batch or fewer --models") from None
-    print(json.dumps(record, indent=1) if options.json else tables(record))
-    if options.out is not None:
+    lines = [json.dumps(record, indent=1) if options.json else tables(record)]
+    if options.out is not None:  # before printing: a reader that leaves must not cost the result
         written = write_record(options.out, record)
         if not options.json:
-            print(f"wrote {', '.join(map(str, written))}")
-            if len(written) == 1:
-                print(f"{PICTURE} was left out: matplotlib is not installed")
+            lines.append(f"wrote {', '.join(map(str, written))}")
+            lines += [f"{PICTURE} was left out: matplotlib is not installed"] if len(written) == 1 else []
+    print("\n".join(lines))
 
 
 def _device(name: str | None) -> str:

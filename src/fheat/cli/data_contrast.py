@@ -10,10 +10,10 @@ import tyro
 
 from fheat import __version__
 from fheat.cli.main import UsageError
-from fheat.cli.options import named_values, parse
+from fheat.cli.options import given, named_values, parse
 from fheat.cli.progress import progress_bar
 from fheat.data.layouts import open_dataset
-from fheat.files import write_file
+from fheat.files import check_folder, write_file
 from fheat.metrics.significance import TEST
 from fheat.report.contrast import (
     BETWEEN,
@@ -43,8 +43,8 @@ class ContrastOptions:
     regions: tuple[str, ...] = ()
     """Regions, as NAME=VALUE or NAME=VALUE,VALUE. By default the dataset's own where it has nested ones, else those of
     MSD Task01: whole_tumour=1,2,3 tumour_core=2,3 enhancing_tumour=3."""
-    between: tuple[str, str] = BETWEEN
-    """The two that are compared."""
+    between: tuple[str, str] | None = None
+    """The two that are compared; tumour_core and enhancing_tumour if not given."""
     cases: int | None = None
     """At most so many cases."""
     figures: Path | None = None
@@ -60,22 +60,25 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(ContrastOptions, "data contrast", arguments)
     if options.cases is not None and options.cases < 1:
         raise UsageError(f"--cases is {options.cases}: at least 1")
-    record = _measured(options) if options.stored is None else _stored(options, options.stored)
-    if options.json:
-        print(json.dumps(record.content(), indent=1))
-    else:
-        print(contrast_table(record))
-        print(f"mean gradient along one-voxel boundary bands, {record.unit}; p: {TEST}.")
+    if options.between is not None and options.between[0] == options.between[1]:
+        raise UsageError(f"--between {' '.join(options.between)} compares a region with itself: name two")
     if options.figures is not None:
+        check_folder(options.figures)
+    record = _measured(options) if options.stored is None else _stored(options, options.stored)
+    data = json.dumps(record.content(), indent=1)
+    lines = [contrast_table(record), f"mean gradient along one-voxel boundary bands, {record.unit}; p: {TEST}."]
+    if options.figures is not None:  # before printing: a reader that leaves must not cost the result
         paths = write_pictures(options.figures, [contrast_picture(record)])
-        write_file(options.figures / NAME, (json.dumps(record.content(), indent=1) + "\n").encode())
-        if not options.json:
-            print(f"wrote {', '.join(map(str, [*paths, options.figures / NAME]))}")
+        write_file(options.figures / NAME, (data + "\n").encode())
+        lines.append(f"wrote {', '.join(map(str, [*paths, options.figures / NAME]))}")
+    print(data if options.json else "\n".join(lines))
 
 
 def _stored(options: ContrastOptions, path: Path) -> ContrastRecord:
     if options.dataset is not None:
         raise UsageError("--from draws what is stored: leave out the dataset")
+    if said := given(options, "regions", "between", "cases"):
+        raise UsageError(f"--from draws what is stored: leave out {', '.join(said)}")
     return read_contrast(path)
 
 
@@ -84,10 +87,9 @@ def _measured(options: ContrastOptions) -> ContrastRecord:
         raise UsageError("DATASET is missing: write for example 'fheat data contrast Task01_BrainTumour'")
     dataset = open_dataset(options.dataset)
     regions = named_values(options.regions) or regions_of(dataset)
-    for name in options.between:
+    between = options.between or BETWEEN
+    for name in between:
         if name not in regions:
             raise UsageError(f"no region {name!r}: use two of {', '.join(regions)} with --between")
     with progress_bar("reading") as show:
-        return measure_contrast(
-            dataset, regions, options.between, fheat=__version__, cases=options.cases, progress=show
-        )
+        return measure_contrast(dataset, regions, between, fheat=__version__, cases=options.cases, progress=show)

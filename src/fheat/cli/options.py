@@ -4,7 +4,8 @@ import contextlib
 import io
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import tyro
 
@@ -23,6 +24,12 @@ def parse(kind: type[Options], verb: str, arguments: Sequence[str]) -> Options:
         if stop.code in (0, None):
             raise
         raise UsageError(_one_line(kind, complaint.getvalue())) from None
+
+
+def given(options: Any, *names: str) -> list[str]:
+    """Return those of the named options that are not at their default, as they are written: `--patch-size`."""
+    defaults = {field.name: field.default for field in fields(options)}
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
 
 
 def without_out(arguments: Sequence[str]) -> list[str]:

@@ -23,14 +23,14 @@ from fheat.engine.config import TrainConfig, checked
 from fheat.engine.memory import memory_for
 from fheat.engine.scans import load_scans
 from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.files import check_file, write_file
 from fheat.inference.predictor import usable_device
 from fheat.methods.base import Batch
 from fheat.methods.supervised import Supervised
 from fheat.models.card import Card
-from fheat.models.folder import load
 from fheat.models.registry import Recipe, recipe_of
 from fheat.ops.gates import gates_of
+from fheat.report.saved import Saved, open_saved
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,18 @@ class ProbeOptions:
 
     Example: fheat probe la-4 --data scans
 
-    Example: fheat probe run/final --data scans --labelled 4 --others trained --out probe.json
+    Example: fheat probe run --others trained --out probe.json
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder, or a model of the zoo, such as la-4; see fheat models."""
-    data: Path
-    """Dataset folder; see fheat data check."""
+    """Model folder, a model of the zoo, such as la-4, see fheat models, or a run folder: of a run its final network,
+    while it has none its best."""
+    data: Path | None = None
+    """Dataset folder, see fheat data check; the one it was trained on if not given, for a run folder."""
     batches: int = 8
     """Batches of two crops to average over."""
     labelled: int | None = None
-    """Use the first so many labelled training scans; by default all."""
+    """Use the first so many labelled training scans; by default as many as the run, for a run folder, else all."""
     method: Literal["supervised"] = "supervised"
     """Whose loss: cross-entropy and Dice."""
     others: Others = "closed"
@@ -76,21 +77,24 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(f"batches={options.batches} is too few: give 1 or more")
     if options.out is not None and options.out.suffix != ".json":
         raise UsageError(f"{options.out} is not a .json file: name it so")
+    if options.out is not None:
+        check_file(options.out)
     device = _device(options.device)
-    model = load(options.model)
-    recipe = recipe_of(model)
-    card = model.card if isinstance(model.card, Card) else Card()
-    if not gates_of(model):
+    saved = open_saved(options.model)
+    recipe = recipe_of(saved.model)
+    if not gates_of(saved.model):
         raise BadInput(options.model, "has no gates to probe", "give a network with gates, see fheat models")
-    dataset = open_dataset(options.data)
-    _check(recipe, card, dataset, options)
-    config = _config(options, recipe, card)
-    batches = _batches(dataset, config, card, recipe, options.batches, device)
-    found = _probe(model.float().to(device).train(), batches, config, options, device)
-    result = json.dumps(_facts(options, config, device, found), indent=1)
+    data, labelled = _trained_on(options, saved)
+    dataset = open_dataset(data)
+    _check(recipe, saved.card, dataset, options)
+    config = _config(options, data, labelled, recipe, saved.card)
+    batches = _batches(dataset, config, saved.card, recipe, options.batches, device)
+    found = _probe(saved.model.float().to(device).train(), batches, config, options, device)
+    result = json.dumps(_facts(options, config, saved.part, device, found), indent=1)
     if options.out is not None:
         write_file(options.out, (result + "\n").encode())
-    print(result if options.json else f"{found}\n\n{_sentences(found)}")
+    head = "" if saved.part is None else f"{saved.name}: the network in {saved.part}\n"
+    print(result if options.json else f"{head}{found}\n\n{_sentences(found)}")
 
 
 def _device(name: str | None) -> torch.device:
@@ -115,19 +119,33 @@ def _check(recipe: Recipe, card: Card, dataset: Dataset, options: ProbeOptions) 
         raise BadInput(options.model, f"takes intensities by {kind}, training does not", "use fheat.probe in Python")
 
 
-def _config(options: ProbeOptions, recipe: Recipe, card: Card) -> TrainConfig:
+def _trained_on(options: ProbeOptions, saved: Saved) -> tuple[str, int | None]:
+    """Return the dataset and how many of its labels to use: what is given, else what the run had."""
+    data = None if options.data is None else str(options.data)
+    if saved.record is not None:
+        trained = saved.record.config
+        return data or trained.data, trained.labelled if options.labelled is None else options.labelled
+    if data is None:
+        raise UsageError("--data is missing: give the dataset with labelled scans")
+    return data, options.labelled
+
+
+def _config(options: ProbeOptions, data: str, labelled: int | None, recipe: Recipe, card: Card) -> TrainConfig:
     """Return the settings of a run that would draw these crops, intensities and spacing as the model expects them."""
     settings: dict[str, Any] = {
-        "data": str(options.data),
+        "data": data,
         "method": options.method,
-        "labelled": options.labelled,
+        "labelled": labelled,
         "patch_size": options.patch_size or recipe.patch_size,
         "spacing": card.spacing,
         "seed": options.seed,
     }
     if card.intensity is not None:
         settings["intensity"] = card.intensity.kind
-    return checked(settings, "options")
+    try:
+        return checked(settings, "options")
+    except BadInput as error:  # all of them are options of this verb, or were checked with the model
+        raise UsageError(error.reason) from None
 
 
 def _batches(
@@ -152,17 +170,20 @@ def _probe(
 
     torch.manual_seed(config.seed)
     what = f"a step with patch_size {config.patch_size}"
-    with progress_bar("probing") as show, memory_for(what, options.data, device, "use a smaller --patch-size"):
+    with progress_bar("probing") as show, memory_for(what, config.data, device, "use a smaller --patch-size"):
         try:
             return probe(model, loss, *batches, others=options.others, progress=show)
         except ValueError as error:
             raise BadInput(options.model, str(error), "probe a model with gates on data it was made for") from None
 
 
-def _facts(options: ProbeOptions, config: TrainConfig, device: torch.device, found: Probe) -> dict[str, Any]:
+def _facts(
+    options: ProbeOptions, config: TrainConfig, part: str | None, device: torch.device, found: Probe
+) -> dict[str, Any]:
     return {
         "model": options.model,
-        "data": str(options.data),
+        "part": part,
+        "data": config.data,
         "method": config.method,
         "labelled": config.labelled,
         "patch_size": config.patch_size,

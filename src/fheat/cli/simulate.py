@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from pydantic import ValidationError
 
 from fheat.allocation.simulation_plan import Settings, simulate
 from fheat.bench.machine import machine
@@ -17,13 +18,11 @@ from fheat.bench.write import check_target
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
 from fheat.cli.progress import progress_bar
-from fheat.errors import BadInput
 from fheat.files import write_file
 from fheat.report.simulation import PICTURE, simulation_picture
+from fheat.report.simulation_record import FORMAT, Simulation, read_simulation
+from fheat.report.simulation_record import NAME as RECORD
 from fheat.report.simulation_table import simulation_table
-
-RECORD, FORMAT = "simulation.json", 1
-_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, StopIteration)
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,14 @@ def run(arguments: Sequence[str]) -> None:
     with progress_bar("simulating", quiet=options.json) as show:
         found = simulate(settings, controls=options.controls, progress=show)
     seconds = round(time.perf_counter() - begin, 1)
-    record = {**said, "machine": machine(), "seed": list(range(settings.seeds)), "seconds": seconds, **found}
-    text = _text(record) if options.json else simulation_table(record)
+    content = {**said, "machine": machine(), "seed": list(range(settings.seeds)), "seconds": seconds, **found}
+    try:
+        record = Simulation.model_validate(content)
+    except ValidationError:  # a strength that is not finite
+        raise UsageError(f"the gates diverged at rate {settings.rate:g}: give a smaller --rate") from None
+    text = _text(content) if options.json else simulation_table(record)
     if options.out is not None:  # before printing: a reader that leaves must not cost the result
-        write_file(options.out / RECORD, _text(record).encode() + b"\n")
+        write_file(options.out / RECORD, _text(content).encode() + b"\n")
         write_file(options.out / PICTURE, simulation_picture(record))
         text += "" if options.json else f"\n\nwrote {options.out / RECORD}, {options.out / PICTURE}"
     print(text)
@@ -86,32 +89,12 @@ def _redraw(options: Simulate) -> None:
     if replace(options, out=None, from_=None, json=False) != Simulate():
         raise UsageError("--from runs nothing: leave out the options of a run")
     assert options.from_ is not None
-    record = _read(options.from_)
-    try:
-        text, picture = simulation_table(record), simulation_picture(record)
-    except _MALFORMED as error:
-        raise _not_a_record(options.from_, f"{type(error).__name__}: {error}") from None
-    write_file(options.out / PICTURE, picture)
-    print(_text(record) if options.json else f"{text}\n\nwrote {options.out / PICTURE}")
+    record, content = read_simulation(options.from_)
+    write_file(options.out / PICTURE, simulation_picture(record))
+    print(_text(content) if options.json else f"{simulation_table(record)}\n\nwrote {options.out / PICTURE}")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise BadInput(path, "is missing", f"give the {RECORD} of a run") from None
-    except (ValueError, RecursionError) as error:
-        raise _not_a_record(path, f"no JSON: {error}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT or "trajectories" not in record:
-        raise _not_a_record(path, "fields are missing")
-    return record
-
-
-def _not_a_record(path: Path, why: str) -> BadInput:
-    return BadInput(path, f"is no record of a simulation ({why.splitlines()[0]})", f"give the {RECORD} of a run")
-
-
-def _text(record: dict[str, Any]) -> str:
+def _text(content: dict[str, Any]) -> str:
     """Return JSON with a line for each field, and for each list of numbers."""
-    text = json.dumps(record, indent=1)
+    text = json.dumps(content, indent=1)
     return re.sub(r"\[[-+\d.eE,\s]+\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)

@@ -7,7 +7,6 @@ stands beside its n, and every class beside its counts of empty masks.
 import csv
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Final, Self, get_args
 from fheat.errors import BadInput
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Case, Scores, Unit
 from fheat.metrics.layout import aligned, number, printable
+from fheat.metrics.moments import Mean, moments
 from fheat.metrics.table_format import COLUMNS, DEFINITIONS, FORMAT, Line, csv_lines, json_file
 
 KINDS: Final[tuple[Case, ...]] = get_args(Case)
@@ -39,15 +39,6 @@ class Row:
                 raise ValueError(
                     f"case {self.case!r}, class {self.label!r}: {name} is {state} though kind is {self.scores.case!r}"
                 )
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Mean and standard deviation (ddof = 1) over the `n` cases in which a metric is defined; None where n is 0, 1."""
-
-    mean: float | None
-    sd: float | None
-    n: int
 
 
 @dataclass(frozen=True)
@@ -197,17 +188,8 @@ class Table:
 def _summary(scores: Sequence[Scores]) -> Summary:
     kinds = Counter(found.case for found in scores)
     columns = {name: [found[name] for found in scores if found[name] is not None] for name in METRICS}
-    means = {name: _mean(values) for name, values in columns.items()}
+    means = {name: moments(values) for name, values in columns.items()}
     return Summary(len(scores), {kind: kinds[kind] for kind in KINDS}, means)
-
-
-def _mean(values: Sequence[float]) -> Mean:
-    n = len(values)
-    if n == 0:
-        return Mean(None, None, 0)
-    mean = math.fsum(values) / n
-    spread = None if n == 1 else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
-    return Mean(mean, spread, n)
 
 
 def _counts(summary: Summary) -> str:

@@ -60,10 +60,8 @@ def analyse(
     Raises `ValueError` for a network that has no such blocks or no attention, and `BadInput` for a scan that cannot be
     used.
     """
-    if not isinstance(saved.model, SegmentationNetwork):
-        raise ValueError(f"{type(saved.model).__name__} has no forward_features: it cannot be asked for attention")
+    blocks = check_questions(saved, questions)
     predictor = Predictor(saved.model, windows=half_stride(saved), device=device, runtime="torch", precision="float32")
-    blocks = questions.blocks or tuple(bottleneck_blocks(predictor.network)) if questions.residual else ()
     gathered = _Gathered(blocks)
     for done, case in enumerate(cases, start=1):
         _run(predictor, case, questions, gathered, keep if done <= SCANS else None)
@@ -81,6 +79,15 @@ def analyse(
         if questions.attention
         else None,
     )
+
+
+def check_questions(saved: Saved, questions: Questions) -> tuple[str, ...]:
+    """Return the paths of the blocks that are listened to, or raise the `ValueError` of a network without them."""
+    if not isinstance(saved.model, SegmentationNetwork):
+        raise ValueError(f"{type(saved.model).__name__} has no forward_features: it cannot be asked for attention")
+    blocks = questions.blocks or tuple(bottleneck_blocks(saved.model)) if questions.residual else ()
+    with recorded_residuals(saved.model, blocks):
+        return blocks
 
 
 def half_stride(saved: Saved) -> Windows:

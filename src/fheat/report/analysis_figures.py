@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fheat.report.analysis_record import Analysis, Attention, ModelAnalysis, Residual, mean, moments
+from fheat.metrics.moments import mean, moments
+from fheat.report.analysis_record import Analysis, Attention, ModelAnalysis, Residual
 from fheat.report.picture import Picture, svg_picture
 from fheat.report.plots import colours, plot
 
@@ -58,10 +59,10 @@ def attention_picture(maps: Sequence[tuple[ModelAnalysis, Attention]]) -> Pictur
 
 def percent(values: list[float]) -> str:
     """Return mean and deviation over scans in words: `29.7% (SD 5.5, 8 scans)`."""
-    found = moments(values)
+    spread = moments(values).sd
     count = f"{len(values)} scan{'s' if len(values) > 1 else ''}"
-    spread = "" if found["sd"] is None else f"SD {100 * found['sd']:.1f}, "
-    return f"{100 * (found['mean'] or 0):.1f}% ({spread}{count})"
+    deviation = "" if spread is None else f"SD {100 * spread:.1f}, "
+    return f"{100 * mean(values):.1f}% ({deviation}{count})"
 
 
 def _residual_words(name: str, residual: Residual) -> str:

@@ -1,23 +1,27 @@
 """`analysis.json`: every number of the analyses of trained networks, enough to draw their figures again."""
 
 import json
-from math import fsum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 from pydantic import model_validator as check
 
 from fheat.errors import BadInput
+from fheat.metrics.moments import mean, moments
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 NAME = "analysis.json"
+_REMEDY = "give a file written with --figures"
 
 
 class Stored(BaseModel):
     """A part of the file: fields that fit, finite numbers, nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Kind = TypeVar("Kind", bound=Stored)
 
 
 class ResidualCase(Stored):
@@ -128,53 +132,47 @@ class Analysis(Stored):
         for model in self.models:
             row: dict[str, Any] = {"name": model.name}
             if model.residual is not None:
-                row["residual_share_above"] = moments(model.residual.shares)
+                row["residual_share_above"] = vars(moments(model.residual.shares))
                 row["residual_white_noise"] = model.residual.modes_above
             if model.attention is not None:
-                row["attention_share"] = moments(model.attention.shares)
-                row["attention_chance"] = moments(model.attention.chances)
-                row["attention_over_chance"] = moments([case.over_chance for case in model.attention.cases])
+                row["attention_share"] = vars(moments(model.attention.shares))
+                row["attention_chance"] = vars(moments(model.attention.chances))
+                ratios = [case.over_chance for case in model.attention.cases]
+                row["attention_over_chance"] = vars(moments(ratios))
             rows.append(row)
         return rows
 
 
 def read_analysis(path: Path) -> Analysis:
-    """Read the file, or raise `BadInput` naming the field that does not fit."""
+    """Read the file, or a result of `benchmarks` that holds its content under `analysis`.
+
+    Raises `BadInput` naming the field that does not fit.
+    """
     content = read_stored(path)
+    inner = content.get("analysis", content)
+    content = dict(inner) if isinstance(inner, dict) else content
     content.pop("summary", None)  # follows from the rest
-    try:
-        return Analysis.model_validate(content)
-    except ValidationError as error:
-        raise not_stored(path, error) from None
+    return parsed(Analysis, content, path)
 
 
-def read_stored(path: Path) -> dict[str, Any]:
+def read_stored(path: Path, what: str = "analysis", remedy: str = _REMEDY) -> dict[str, Any]:
     """Return the object in a JSON file, or raise `BadInput`."""
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
     except OSError as error:
-        raise BadInput(path, f"cannot be read ({error.strerror})", "give a file written with --figures") from None
+        raise BadInput(path, f"cannot be read ({error.strerror})", remedy) from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(path, f"is not a stored analysis ({error})", "give a file written with --figures") from None
+        raise BadInput(path, f"is not a stored {what} ({error})", remedy) from None
     return content
 
 
-def not_stored(path: Path, error: ValidationError) -> BadInput:
-    """Return the refusal that names the first field that does not fit."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"])) or "(top)"
-    return BadInput(path, f"field {field}: {first['msg']}", "give a file written with --figures")
-
-
-def mean(values: "list[float] | tuple[float, ...]") -> float:
-    """Return the mean of at least one value."""
-    return fsum(values) / len(values)
-
-
-def moments(values: list[float]) -> dict[str, float | int | None]:
-    """Return mean, standard deviation with n - 1 (None for one value) and n."""
-    middle = mean(values)
-    spread = None if len(values) < 2 else (fsum((one - middle) ** 2 for one in values) / (len(values) - 1)) ** 0.5
-    return {"mean": middle, "sd": spread, "n": len(values)}
+def parsed(kind: type[Kind], content: dict[str, Any], path: Path, remedy: str = _REMEDY) -> Kind:
+    """Return the content of a file as what it should be, or raise `BadInput` naming the field that does not fit."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "(top)"
+        raise BadInput(path, f"field {field}: {first['msg']}", remedy) from None

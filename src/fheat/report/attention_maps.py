@@ -1,29 +1,29 @@
 """Attention on a plane of each scan, with the target's contour: drawn, and stored beside `analysis.json`."""
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fheat.errors import BadInput
 from fheat.report.analysis_record import Analysis, ModelAnalysis
+from fheat.report.canvas import plt, png_bytes
 from fheat.report.picture import Picture, png_picture
 from fheat.report.preview import middle_plane
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 NAME = "attention-maps.npz"
 SCANS = 5
 """Scans shown, the first ones."""
 _TARGET = "#35c9ff"
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_RUN_AGAIN = "remove it, or run the analysis again"
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,27 @@ def planes_bytes(planes: Planes) -> bytes:
     return page.getvalue()
 
 
-def read_planes(path: Path) -> dict[int, list[Plane]]:
-    """Read `attention-maps.npz`, or raise `BadInput`; where there is none, there are no planes."""
+def read_planes(path: Path, models: int) -> dict[int, list[Plane]]:
+    """Read the `attention-maps.npz` of so many networks, or raise `BadInput`; where there is none, no planes."""
     if not path.exists():
         return {}
     planes: dict[int, list[Plane]] = {}
     try:
-        with np.load(BytesIO(path.read_bytes())) as arrays:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror})", _RUN_AGAIN) from None
+    try:
+        with np.load(BytesIO(data)) as arrays:
             places = sorted({tuple(map(int, name.split("-")[:2])) for name in arrays.files})
             for model, scan in places:
+                if model >= models:
+                    raise ValueError("planes of a network that is not in the analysis")
                 parts = {part: arrays[f"{model}-{scan}-{part}"].astype(kind) for part, kind in _PARTS.items()}
                 if len({part.shape for part in parts.values()}) != 1 or parts["image"].ndim != 2:
                     raise ValueError("planes differ in shape")
                 planes.setdefault(model, []).append(Plane(**parts))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInput(path, f"holds no attention maps ({error})", "remove it, or run the analysis again") from None
+    except _DAMAGED:  # the libraries' words are about their options, not about this file
+        raise BadInput(path, "is not a stored set of attention maps (damaged)", _RUN_AGAIN) from None
     return planes
 
 
@@ -102,10 +108,7 @@ def _picture(place: int, model: ModelAnalysis, planes: Sequence[Plane]) -> Pictu
             panel.contour(plane.target.T, [0.5], colors=[_TARGET], linewidths=1.2)
         panel.set_axis_off()
     canvas.subplots_adjust(0.005, 0.005, 0.995, 0.995, wspace=0.03)
-    page = BytesIO()
-    canvas.savefig(page, format="png", metadata={"Software": None})
-    plt.close(canvas)
-    return png_picture(f"attention-maps-{place + 1}", page.getvalue(), caption)
+    return png_picture(f"attention-maps-{place + 1}", png_bytes(canvas), caption)
 
 
 _PARTS: Mapping[str, Any] = {"image": np.uint8, "attention": np.float32, "target": np.bool_}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, ValidationError
+from pydantic import Field, NonNegativeFloat
 from pydantic import model_validator as check
 
 from fheat.data.case import Case, Dataset
@@ -15,7 +15,7 @@ from fheat.errors import BadInput
 from fheat.metrics.contrast import Contrast, boundary_gradient, contrasts
 from fheat.metrics.layout import aligned, printable
 from fheat.metrics.significance import TEST
-from fheat.report.analysis_record import Stored, not_stored, read_stored
+from fheat.report.analysis_record import Stored, parsed, read_stored
 from fheat.report.picture import Picture, svg_picture
 from fheat.report.plots import colours, plot
 
@@ -62,10 +62,7 @@ def read_contrast(path: Path) -> ContrastRecord:
     content = read_stored(path)
     for name in ("test", "tests"):
         content.pop(name, None)  # follow from the rest
-    try:
-        return ContrastRecord.model_validate(content)
-    except ValidationError as error:
-        raise not_stored(path, error) from None
+    return parsed(ContrastRecord, content, path)
 
 
 def regions_of(dataset: Dataset) -> dict[str, tuple[int, ...]]:
@@ -100,7 +97,8 @@ def measure_contrast(
             raise BadInput(case.images[0], "has other channels than the cases before", "run fheat data check")
         progress(done, len(chosen))
     if not any(all(one[name] is not None for name in between) for case in found.values() for one in case.values()):
-        reason = f"no case has both {between[0]} and {between[1]} ({', '.join(map(str, regions.values()))})"
+        named = ", ".join(f"{name}={','.join(map(str, regions[name]))}" for name in between)
+        reason = f"no case has both {between[0]} and {between[1]} ({named})"
         raise BadInput(dataset.root, reason, "name the regions with --regions")
     return ContrastRecord(
         fheat=fheat,

@@ -6,26 +6,20 @@ import re
 from html import unescape
 from pathlib import Path
 
-from fheat.errors import BadInput
 from fheat.files import write_file
 
 CAPTIONS = "captions.json"
 _FIGURE = re.compile(r"<figure>\n(.*?)\n<figcaption>(.*?)</figcaption>\n</figure>", re.S)
 _PLOT = re.compile(r'(<svg id="([^"]*)".*?</svg>)', re.S)
-_IMAGE = re.compile(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
+_IMAGE = re.compile(r'<img(?: id="([^"]*)")? alt="([^"]*)" src="data:image/png;base64,([^"]*)">')
 _INK, _PAPER = "#1d1f21", "#ffffff"
-
-
-def check_folder(folder: Path) -> None:
-    """Raise `BadInput` where no folder can be."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(folder, "is a file", "give a folder for the figures")
 
 
 def save_figures(content: str, folder: Path) -> list[Path]:
     """Write every figure of a page into a folder and return the files, `captions.json` last.
 
-    A plot is named as in the page; slices are `slices-1-1.png` and on, by figure and plane. Captions lie by file.
+    What has a name in the page has it here; slices are `slices-1-1.png` and on, by figure and plane. Captions lie by
+    file. Figures that an earlier `captions.json` in the folder names and this page does not have are removed.
     """
     files: dict[str, tuple[str, bytes]] = {}
     pictures = 0
@@ -34,14 +28,26 @@ def save_figures(content: str, folder: Path) -> list[Path]:
         for svg, name in _PLOT.findall(body):
             files[f"{name}.svg"] = caption, standalone(svg).encode()
         images = _IMAGE.findall(body)
-        pictures += bool(images)
-        for plane, (shows, png) in enumerate(images, start=1):
-            files[f"slices-{pictures}-{plane}.png"] = f"{caption} {unescape(shows)}.", base64.b64decode(png)
+        pictures += any(not name for name, _, _ in images)
+        for plane, (name, shows, png) in enumerate(images, start=1):
+            words = caption if name else f"{caption} {unescape(shows)}."
+            files[f"{name or f'slices-{pictures}-{plane}'}.png"] = words, base64.b64decode(png)
+    for name in _written_before(folder) - files.keys():
+        (folder / name).unlink(missing_ok=True)
     for name, (_, data) in files.items():
         write_file(folder / name, data)
     captions = {name: caption for name, (caption, _) in files.items()}
     write_file(folder / CAPTIONS, (json.dumps(captions, indent=1, ensure_ascii=False) + "\n").encode())
     return [folder / name for name in (*files, CAPTIONS)]
+
+
+def _written_before(folder: Path) -> set[str]:
+    """Return the names of the figures that `captions.json` of a folder lists: plain names of SVG and PNG alone."""
+    try:
+        names = set(json.loads((folder / CAPTIONS).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):  # none, or not of ours: nothing is removed
+        return set()
+    return {name for name in names if isinstance(name, str) and re.fullmatch(r"[\w-]+\.(svg|png)", name)}
 
 
 def standalone(svg: str) -> str:

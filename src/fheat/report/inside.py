@@ -1,9 +1,9 @@
 """The section of a report on how the run's network works inside: what its bottom blocks add, where it attends."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
-from fheat import __version__
 from fheat.data.layouts import open_dataset
 from fheat.errors import BadInput
 from fheat.report.analysis import Questions, analyse
@@ -29,6 +29,6 @@ def inside_section(run: Path, progress: Callable[[int, int], None] = lambda done
         found = analyse(saved, cases, Questions(), keep=planes.append, progress=progress)
     except (BadInput, ValueError) as error:  # no network, no data, or one without such blocks or attention
         return Section(TITLE, paragraph(f"Left out: {error}."))
-    analysis = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
+    analysis = Analysis(fheat=version("fheat"), dataset=dataset.name, split="validation", models=(found,))
     maps = map_pictures(analysis, {0: planes})
     return Section(TITLE, row(*(one.html for one in pictures(analysis))) + "\n".join(one.html for one in maps))

@@ -63,10 +63,14 @@ def row(*figures: str) -> str:
     return _block('<div class="row">', figures, "</div>")
 
 
-def planes(pictures: Sequence[tuple[str, bytes]]) -> str:
-    """Return PNGs, each with words that say what it shows, as images side by side that the page itself holds."""
+def planes(pictures: Sequence[tuple[str, bytes]], name: str | None = None) -> str:
+    """Return PNGs, each with words that say what it shows, as images side by side that the page itself holds.
+
+    A picture that stands alone may have a name, unique in the page.
+    """
+    begin = "<img" if name is None else f'<img id="{escape(name)}"'
     images = [
-        f'<img alt="{escape(words)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+        f'{begin} alt="{escape(words)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
         for words, png in pictures
     ]
     return _block('<div class="planes">', images, "</div>")

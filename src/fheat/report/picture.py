@@ -32,7 +32,7 @@ def svg_picture(name: str, svg: str, caption: str) -> Picture:
 
 def png_picture(name: str, png: bytes, caption: str) -> Picture:
     """Return a PNG."""
-    return Picture(f"{name}.png", caption, planes([(caption, png)]), png)
+    return Picture(f"{name}.png", caption, planes([(caption, png)], name), png)
 
 
 def write_pictures(folder: Path, drawn: Sequence[Picture]) -> list[Path]:

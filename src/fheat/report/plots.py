@@ -10,13 +10,10 @@ from html import escape
 from io import StringIO
 from typing import Any
 
-import matplotlib
-
-from fheat.report.theme import PALETTE, QUIET
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
+
+from fheat.report.canvas import plt
+from fheat.report.theme import PALETTE, QUIET
 
 Mark = tuple[int, str]
 """An iteration at which something was done to a run, and what."""

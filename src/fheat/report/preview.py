@@ -1,17 +1,13 @@
 """A look at a mask on its scan: three planes with contours."""
 
 from collections.abc import Sequence
-from io import BytesIO
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.orientation import reorient
 from fheat.io.volume import Volume
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from fheat.report.canvas import plt, png_bytes
 
 PLANES = (
     ("sagittal", 0, ("posterior", "anterior")),
@@ -49,10 +45,7 @@ def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes
         legend = figure.legend(handles, texts, loc="outside lower center", ncols=len(values), frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)
-    page = BytesIO()
-    figure.savefig(page, format="png", metadata={"Software": None})
-    plt.close(figure)
-    return page.getvalue()
+    return png_bytes(figure)
 
 
 def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -1,10 +1,8 @@
 """Slices of a scan with two contours, the prediction's and the reference's, and how well they agree."""
 
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 from fheat.data.case import Case
@@ -14,11 +12,9 @@ from fheat.errors import BadInput
 from fheat.inference.predictor import Predictor
 from fheat.io.volume import Volume
 from fheat.metrics.overlap import dice
+from fheat.report.canvas import plt, png_bytes
 from fheat.report.page import figure, planes
 from fheat.report.preview import PLANES, middle_plane
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 _PREDICTED, _REFERENCE = "#ff9d2e", "#35c9ff"
 
@@ -57,10 +53,7 @@ def contour_pngs(image: Volume, predicted: Volume, reference: Volume) -> list[tu
         axes.imshow(section, "gray", origin="lower", vmin=low, vmax=high, aspect="auto")
         _contours(axes, true.data.take(place, axis).T, _REFERENCE)
         _contours(axes, mask.data.take(place, axis).T, _PREDICTED)
-        page = BytesIO()
-        canvas.savefig(page, format="png", metadata={"Software": None})
-        plt.close(canvas)
-        pictures.append((f"{name} plane {place}, {first} to {last} from left to right", page.getvalue()))
+        pictures.append((f"{name} plane {place}, {first} to {last} from left to right", png_bytes(canvas)))
     return pictures
 
 

@@ -4,15 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 from fheat.allocation.table import Allocation
+from fheat.report.canvas import plt
 from fheat.report.page import figure
 from fheat.report.plots import gate_styles, plot
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 _RADIUS = np.linspace(0, np.pi * np.sqrt(3), 200)
 

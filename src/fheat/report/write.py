@@ -10,11 +10,11 @@ from fheat.allocation.retire import retire
 from fheat.allocation.table import Allocation, Row, allocation
 from fheat.data.layouts import open_dataset
 from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.files import check_file, check_folder, write_file
 from fheat.inference.predictor import Predictor
 from fheat.models.registry import recipe_of
 from fheat.report.curves import losses, orders, strengths, validation
-from fheat.report.figures import check_folder, save_figures
+from fheat.report.figures import save_figures
 from fheat.report.inside import inside_section
 from fheat.report.page import Section, page, paragraph, row, table
 from fheat.report.pairing import probes_section
@@ -58,6 +58,8 @@ def write_report(
     if figures is not None:
         check_folder(Path(figures))
     record = read_record(Path(run_folder))
+    target = Path(out) if out is not None else record.folder / NAME
+    check_file(target)
     marks, saved = marks_of(record.config), network_of(record, str(record.folder))
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
     where = f"the log at iteration {record.iterations[-1]:,}"
@@ -76,7 +78,6 @@ def write_report(
     ]
     saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
     title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
-    target = Path(out) if out is not None else record.folder / NAME
     content = page(title, _lead(record), sections, summary(record, saving, idle_gates(gates)))
     write_file(target, content.encode())
     if figures is not None:
