@@ -9,8 +9,10 @@ from fheat.data.pack import pack_all
 from fheat.data.store import VolumeStore
 from fheat.data.stream import HostStore
 from fheat.engine import step as engine_step
+from fheat.engine.batches import Batches
 from fheat.engine.optimiser import Optimiser, Rates
 from fheat.engine.order import draw_order, draw_places
+from fheat.engine.probing import Probing
 from fheat.engine.state import restore, state_of
 from fheat.engine.step import Step
 from fheat.methods.cse import CSE
@@ -95,3 +97,30 @@ def test_streamed_crops_are_the_resident_ones(levels):
         seen[kind] = sums.cpu()
     assert torch.equal(seen[VolumeStore], seen[HostStore])
     assert len(seen[VolumeStore][:, 0].unique()) == 40
+
+
+def test_a_look_at_the_gates_between_captured_iterations_changes_nothing():
+    plain = losses(build(12, torch.bfloat16), 12)
+    step = build(12, torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+    orders = draw_order(2, 2, 2, generator), 2 + draw_order(4, 2, 2, generator)
+    places = draw_places(2, 2, generator), draw_places(2, 2, generator)
+    look = Probing(lambda: Batches(step.store, orders, places, PATCH), seed=0)
+    losses(step, 7)  # captured by then
+    first = look(step)
+    assert look(step) == first
+    assert torch.equal(losses(step, 5), plain)
+
+
+def test_gates_opened_between_captured_iterations_act_and_learn():
+    step = build(12, torch.bfloat16)
+    for gate in step.gates.values():
+        gate.set_strength(0.0)
+    losses(step, 7)
+    strengths = [step.columns.index(f"D.{site}") for site in step.gates]
+    assert (step.history[6, strengths] == 0).all()
+    opened = step.reopen_gates(0.3, seed=0)
+    assert set(opened) == set(step.gates)
+    found = losses(step, 5)[7:, strengths]
+    assert torch.allclose(found[0], torch.tensor(list(opened.values())), atol=0.02)
+    assert (found[-1] != found[0]).any()
