@@ -34,7 +34,7 @@ def test_every_figure_with_its_caption(written):
     assert captions.keys() == PLOTS | slices
     page = read(written / "page.html")
     assert all(captions[name] in page.text for name in PLOTS)
-    assert captions["slices-1-3.png"].endswith("left to right from left to right.")
+    assert captions["slices-1-3.png"].endswith("the patient's left at its left edge and right at its right.")
     for name in slices:
         assert min(image.imread(folder / name).shape[:2]) > 100
 

@@ -390,7 +390,7 @@ def test_inside_the_network_where_it_is_asked_for(run, tmp_path):
     assert "Inside the network" not in read(write_report(run, tmp_path / "without.html", scans=0)).text
     page = read(write_report(run, tmp_path / "with.html", scans=0, inside=True, figures=tmp_path / "figures")).text
     assert "Inside the network" in page
-    assert "where white noise has" in page
+    assert "a grid of one voxel has no frequency but the constant" in page
     assert "times as much as chance" in page
     assert {"residual.svg", "attention.svg"} <= {path.name for path in (tmp_path / "figures").iterdir()}
     shutil.rmtree(run / "final")

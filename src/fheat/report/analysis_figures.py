@@ -66,6 +66,8 @@ def percent(values: list[float]) -> str:
 
 
 def _residual_words(name: str, residual: Residual) -> str:
+    if len(residual.modes) and sum(residual.modes) == 1:
+        return f"{name}, {', '.join(residual.blocks)}: a grid of one voxel has no frequency but the constant."
     constant = mean([case.share_constant for case in residual.cases])
     return (
         f"{name}, {', '.join(residual.blocks)} on {_grid(residual.grid)}: {percent(residual.shares)} lies above "

@@ -48,8 +48,9 @@ def validation(record: Record, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of the validation Dice, mean and scan by scan."""
     best = max(record.validations, key=lambda found: found.mean)
     last = record.validations[-1]
+    count = f"{len(last.cases)} scan{'s' if len(last.cases) > 1 else ''}"
     caption = (
-        f"Validation Dice by full sliding window, mean of {len(last.cases)} scans, each scan a thin line. Best "
+        f"Validation Dice by full sliding window, mean of {count}, each scan a thin line. Best "
         f"{best.mean:.4f} at iteration {best.iteration:,}; {last.mean:.4f} at iteration {last.iteration:,}."
     )
     at = [found.iteration for found in record.validations]

@@ -53,7 +53,9 @@ def contour_pngs(image: Volume, predicted: Volume, reference: Volume) -> list[tu
         axes.imshow(section, "gray", origin="lower", vmin=low, vmax=high, aspect="auto")
         _contours(axes, true.data.take(place, axis).T, _REFERENCE)
         _contours(axes, mask.data.take(place, axis).T, _PREDICTED)
-        pictures.append((f"{name} plane {place}, {first} to {last} from left to right", png_bytes(canvas)))
+        pictures.append(
+            (f"{name} plane {place}, the patient's {first} at its left edge and {last} at its right", png_bytes(canvas))
+        )
     return pictures
 
 
