@@ -80,9 +80,12 @@ def test_trained_networks_in_the_analyses():
     path = ROOT / "benchmarks" / "results" / "analysis-trained-cpu.json"
     said = pictures(read_analysis(path))[0].caption
     assert "32.4% (SD 0.9, 8 scans) lies above 0.6, where white noise has 54.2%" in said
-    stored = json.loads(path.read_text())["analysis"]
     text = (ROOT / "docs" / "analyses.md").read_text()
-    for row in stored["summary"][1:]:
+    equal = json.loads((path.parent / "analysis-equal-cpu.json").read_text())
+    for run, (name, score) in zip(("fheat-seg", "light-unetr"), equal["validation_dice"].items(), strict=True):
+        assert study(f"equal-{run}").validations[-1].mean == pytest.approx(score, abs=1e-4), name
+        assert f"{score:.4f}" in text
+    for row in (*json.loads(path.read_text())["analysis"]["summary"][1:], *equal["analysis"]["summary"]):
         share, inside = row["residual_share_above"], row["attention_share"]
         assert f"| {row['name']} | {100 * share['mean']:.1f} ({100 * share['sd']:.1f}) |" in text
         assert f"| {row['name']} | {100 * inside['mean']:.1f} ({100 * inside['sd']:.1f}) |" in text
