@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from fheat.engine.config import TrainConfig, read_config
-from fheat.engine.loop import EVERY_ONE
+from fheat.engine.loop import decides
 from fheat.engine.run_folder import CONFIG, LOG
 from fheat.files import write_file
 
@@ -20,10 +20,8 @@ RUNS = Path(__file__).parent / "runs"
 
 
 def kept(iteration: int, config: TrainConfig) -> bool:
-    moved = [at for at in (0, config.noise_at, config.spike_at) if at is not None]
-    if iteration % 50 == 0 or any(iteration in (at, at + 1) for at in moved):
-        return True
-    return iteration % 5 == 0 and any(at < iteration <= at + EVERY_ONE for at in moved)
+    first = decides(iteration, config) and not decides(iteration - 1, config)
+    return first or iteration % (5 if decides(iteration, config) else 50) == 0
 
 
 def rounded(value: Any) -> Any:

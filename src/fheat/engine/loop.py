@@ -230,11 +230,8 @@ class Run:
             {"iteration": iteration, **dict(zip(self.step.columns, row, strict=True))}
             for iteration, row in enumerate(rows, start=self._logged + 1)
         )
-        begun = [0, *(at for at in (self.config.noise_at, self.config.spike_at) if at is not None)]
         self.folder.log(
-            line
-            for line in lines
-            if line["iteration"] % 10 == 0 or any(0 < line["iteration"] - at <= EVERY_ONE for at in begun)
+            line for line in lines if line["iteration"] % 10 == 0 or decides(line["iteration"], self.config)
         )
         self._logged = self.done
 
@@ -334,6 +331,12 @@ class Run:
         """Batches of the run's kind that no iteration sees, or not in this order."""
         drawn = self._drawn(self.step.method, self.config.probe_batches, self.config.seed + 1)
         return Batches(self.step.store, *drawn, self.config.patch_size)
+
+
+def decides(iteration: int, config: TrainConfig) -> bool:
+    """Whether an iteration is one of those in which gates decide: from the start, and after a perturbation."""
+    begun = [0, *(at for at in (config.noise_at, config.spike_at) if at is not None)]
+    return any(0 < iteration - at <= EVERY_ONE for at in begun)
 
 
 def _network(config: TrainConfig, channels: int, classes: int) -> SegmentationNetwork:
