@@ -18,6 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import the rooms on its right, and itself. Nothing imports cli.
 ROOMS = {
     "errors": set(),
+    "capture": set(),
     "files": {"errors"},
     "group": set(),
     "ops": set(),
@@ -26,7 +27,7 @@ ROOMS = {
     "allocation": {"ops"},
     "io": {"errors", "files"},
     "data": {"io", "errors", "files", "group"},
-    "inference": {"data", "io", "models", "ops", "allocation", "errors", "files"},
+    "inference": {"capture", "data", "io", "models", "ops", "allocation", "errors", "files"},
     "metrics": {"io", "errors", "files"},
     "methods": {"models", "data", "ops", "errors", "group"},
     "engine": {
@@ -41,6 +42,7 @@ ROOMS = {
         "errors",
         "files",
         "group",
+        "capture",
     },
     "testing": {"allocation", "ops"},
     "report": {
@@ -55,7 +57,7 @@ ROOMS = {
         "errors",
         "files",
     },
-    "bench": {"engine", "methods", "inference", "allocation", "models", "data", "ops", "errors", "files"},
+    "bench": {"capture", "engine", "methods", "inference", "allocation", "models", "data", "ops", "errors", "files"},
     "cli": {
         "bench",
         "engine",

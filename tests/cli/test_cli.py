@@ -67,6 +67,7 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
     out = capsys.readouterr().out
     assert f"Example: fheat {verb}" in out
     assert "--json" in out
+    assert "None" not in out
 
 
 @pytest.mark.parametrize(

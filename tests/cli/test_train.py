@@ -1,7 +1,9 @@
 """`fheat train` with input that cannot be used: one line that says what to do, and nothing is touched."""
 
+import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from fheat.cli.main import main
-from fheat.cli.train import _picture
+from fheat.cli.train import Train, _picture
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
 from fheat.engine.loop import Look, Run, Stopped
@@ -33,6 +35,14 @@ def phantoms(tmp_path_factory):
 def scans(phantoms, tmp_path):
     """A copy that a test may spoil."""
     return shutil.copytree(phantoms, tmp_path / "scans")
+
+
+def test_the_help_states_the_defaults_that_act():
+    stated = re.findall(r'    (\w+): .*\n    """(?:.* )?Default (\d+\.\d+|\w+(?: \d+)*)', inspect.getsource(Train))
+    assert len(stated) == 14
+    for name, text in stated:
+        default = TrainConfig.model_fields[name].default
+        assert text == (" ".join(map(str, default)) if isinstance(default, tuple) else str(default)), name
 
 
 def first_training_scan(scans):

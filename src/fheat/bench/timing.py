@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from fheat.capture import capture, rehearse
+
 Run = Callable[[], object]
 Progress = Callable[[int, int], None]
 """Called with the turns done and those there are."""
@@ -18,15 +20,8 @@ TURN = 0.01
 
 def captured(run: Run) -> Run:
     """Return a replay of `run` as a CUDA graph: what the device does, without the launches of eager mode."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    rehearse(lambda: [run() for _ in range(3)])
+    graph, _ = capture(run)
     return graph.replay
 
 

@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -19,7 +19,8 @@ def parse(kind: type[Options], verb: str, arguments: Sequence[str]) -> Options:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=list(arguments), prog=f"fheat {verb}", config=(tyro.conf.FlagCreatePairsOff,))
+            config = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+            return tyro.cli(_without_empty_defaults(kind), args=list(arguments), prog=f"fheat {verb}", config=config)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -57,6 +58,14 @@ def named_values(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
             raise UsageError(f"label {text!r} has no name of its own: name every class once")
         labels[name] = numbers
     return labels or None
+
+
+def _without_empty_defaults(kind: type[Options]) -> type[Options]:
+    """Keep `(default: None)` out of the help: what an option does when it is left out stands in its own words."""
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.default is None or field.default is False or field.default == ():
+            kind.__annotations__[field.name] = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")]
+    return kind
 
 
 def _one_line(kind: type[object], box: str) -> str:

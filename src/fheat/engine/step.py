@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fheat.capture import capture, rehearse
 from fheat.data.pack import Size
 from fheat.data.store import VolumeStore
 from fheat.data.stream import HostStore
@@ -83,17 +84,11 @@ class Step:
         if self._graph is not None:
             self._graph.replay()
         elif self._ran < (_EAGER if self.group.size == 1 else _EAGER_IN_A_GROUP):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._advance()
-            torch.cuda.current_stream().wait_stream(stream)
+            rehearse(self._advance)
             self._ran += 1
         else:
             self.optimiser.zero_grad()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._advance()
+            self._graph, _ = capture(self._advance)
             self._graph.replay()
 
     def reopen_gates(self, scale: float, seed: int) -> dict[str, float]:

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fheat.capture import capture, rehearse
+
 Precision = Literal["auto", "float32", "bfloat16"]
 _ENOUGH = 1000
 """Voxels of foreground that windows must hold to be judged by."""
@@ -79,16 +81,10 @@ class Replay:
     def _capture(self, x: Tensor, shape: torch.Size) -> _Graph | None:
         given = torch.zeros(shape, dtype=x.dtype, device=x.device)
         given[: len(x)] = x
-        stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(stream):  # kernels are built and chosen here, which a capture forbids
-            self._run(given, self.precision)
-        torch.cuda.current_stream(x.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
+        rehearse(lambda: self._run(given, self.precision), x.device)
         pool = next((one[0].pool() for one in self._graphs.values() if one is not None), None)
         try:
-            with torch.cuda.device(x.device), torch.cuda.graph(graph, pool=pool):
-                found = self._run(given, self.precision)
+            graph, found = capture(lambda: self._run(given, self.precision), x.device, pool)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:

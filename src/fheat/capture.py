@@ -1,0 +1,37 @@
+"""Capture of CUDA graphs: what a function launches is recorded once and replayed, without the host's part."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+def rehearse(run: Callable[[], Result], device: torch.device | None = None) -> Result:
+    """Run once on a stream of its own, as a capture needs before it: kernels are built and chosen, memory is taken."""
+    present = torch.cuda.current_stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(present)
+    with torch.cuda.stream(stream):
+        result = run()
+    present.wait_stream(stream)
+    return result
+
+
+def capture(
+    run: Callable[[], Result], device: torch.device | None = None, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Record what `run` launches, without running it; every replay writes into the tensors of the returned result.
+
+    Args:
+        run: asks the host for nothing; was rehearsed.
+        device: where it runs; the current one if None.
+        pool: memory of an earlier graph to share, `graph.pool()`; the two are then replayed one after the other.
+
+    Raises a `RuntimeError` where `run` waits for the host.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool):
+        result = run()
+    return graph, result
