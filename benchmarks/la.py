@@ -92,7 +92,7 @@ def main(
     """
     folders = {path.parent.name: path.parent for path in sorted(runs.glob("*/log.jsonl"))}
     result = {
-        "command": "fheat train LA --method cse --labelled 4 --seed SEED [--iterations 4000], then benchmarks/la.py",
+        "command": "[FHEAT_KERNELS=never] fheat train LA --labelled 4 [--seed S], then python benchmarks/la.py",
         "data": "LA: 4 labelled, 68 unlabelled, 8 validation scans",
         "machine": json.loads(machine.read_text())["machine"],
         "wall_seconds": wall_seconds,
