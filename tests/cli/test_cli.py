@@ -42,6 +42,7 @@ def test_allocation(folder, capsys):
     assert main(["allocation", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "7 of 8 gates open: enc2, enc3" in out
+    assert "Nothing to mix on a single voxel: enc4, dec4." in out
     assert "closed" in out.split("\n")[1]
     assert main(["allocation", str(folder), "--json", "--patch-size", "64", "64", "64"]) == 0
     result = json.loads(capsys.readouterr().out)

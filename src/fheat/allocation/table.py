@@ -36,6 +36,11 @@ class Allocation(Rows[Row]):
         """Sites that still mix."""
         return [row.site for row in self.rows if row.state == "open"]
 
+    @property
+    def idle(self) -> list[str]:
+        """Sites that see a single voxel: open or closed, they have nothing to mix."""
+        return [row.site for row in self.rows if row.grid is not None and all(length == 1 for length in row.grid)]
+
     def cells(self, row: Row) -> tuple[str, ...]:
         """Return a row as it is printed; what depends on an unknown input is a question mark."""
         grid = "?" if row.grid is None else "x".join(map(str, row.grid))

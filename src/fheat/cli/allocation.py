@@ -127,6 +127,8 @@ def _gates(saved: Saved, options: Allocation) -> tuple[list[str], dict[str, Any]
     except ValueError as error:
         raise UsageError(str(error)) from None
     found = f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}."
+    if idle := [site for site in table.open if site in table.idle]:
+        found += f" Nothing to mix on a single voxel: {', '.join(idle)}."
     head = [] if saved.part is None else [f"{saved.name}: the network in {saved.part}"]
     return [*head, str(table), "", found, str(counted)], {"gates": table.to_json(), "cost": counted.to_json()}
 

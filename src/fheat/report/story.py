@@ -28,11 +28,6 @@ def summary(record: Record, saving: tuple[str, float] | None = None, idle: Seque
     return f"{words[0].upper()}{words[1:]}."
 
 
-def idle_gates(gates: Allocation) -> list[str]:
-    """Return the gates that see a single voxel: whatever their D, they have nothing to mix."""
-    return [gate.site for gate in gates if gate.grid is not None and all(length == 1 for length in gate.grid)]
-
-
 def allocation_section(record: Record, gates: Allocation, where: str) -> Section:
     """Return what became of every gate, survivors first in words, then gate by gate; `where` it was read."""
     if not gates:
@@ -55,12 +50,12 @@ def allocation_section(record: Record, gates: Allocation, where: str) -> Section
             )
         )
     body = [f"{words} Read from {where}.", *_closings(record)]
-    idle = idle_gates(gates)
-    passes = [f"{site} {response(gates[site].D, gates[site].alpha, pi):.1%}" for site in gates.open if site not in idle]
-    if passes:
-        body.append(f"Of a wave at frequency radius pi, the open gates let pass: {_listed(passes)}.")
-    if idle:
-        body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(idle)}.")
+    mixing = [gates[site] for site in gates.open if site not in gates.idle]
+    if mixing:
+        passes = _listed([f"{gate.site} {response(gate.D, gate.alpha, pi):.1%}" for gate in mixing])
+        body.append(f"Of a wave at frequency radius pi, the open gates let pass: {passes}.")
+    if gates.idle:
+        body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(gates.idle)}.")
     return Section("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
 
 

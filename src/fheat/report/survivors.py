@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fheat.allocation.table import allocation
 from fheat.metrics.layout import printable
-from fheat.ops.gates import gates_of
 from fheat.report.saved import Saved
 
 HEAD = ("model", "survivors", "D", "alpha", "closed", "validation Dice", "seed")
@@ -13,7 +13,7 @@ HEAD = ("model", "survivors", "D", "alpha", "closed", "validation Dice", "seed")
 
 @dataclass(frozen=True)
 class Survivor:
-    """A gate that training left open."""
+    """A gate that training left open, with something to mix."""
 
     site: str
     D: float
@@ -32,6 +32,8 @@ class SurvivorRow:
     """At which the network was saved."""
     gates: int
     survivors: tuple[Survivor, ...]
+    idle: tuple[str, ...]
+    """Open gates on a grid of a single voxel."""
     validation_dice: float | None
     """Of a run's final network: its last validation. Of a best one and of a model folder: what the card states."""
     best_validation_dice: float | None
@@ -49,17 +51,17 @@ def survivor_row(saved: Saved) -> SurvivorRow:
     if saved.part == "final" and saved.record is not None:
         means = [found.mean for found in saved.record.validations]
         reached, best = (means[-1], max(means)) if means else (None, None)
-    gates = gates_of(saved.model)
-    for gate in gates.values():
-        gate.check_parameters()
-    opened = {site: gate for site, gate in gates.items() if not gate.closed}
+    gates = allocation(saved.model)
     return SurvivorRow(
         name=saved.name,
         network=getattr(recipe, "name", type(saved.model).__name__),
         part=saved.part,
         iteration=_whole(card.training.get("iteration")),
         gates=len(gates),
-        survivors=tuple(Survivor(site, gate.strength.item(), gate.alpha.item()) for site, gate in opened.items()),
+        survivors=tuple(
+            Survivor(site, gates[site].D, gates[site].alpha) for site in gates.open if site not in gates.idle
+        ),
+        idle=tuple(site for site in gates.open if site in gates.idle),
         validation_dice=reached,
         best_validation_dice=best,
         seed=_whole(card.training.get("seed")),
@@ -80,10 +82,15 @@ def _cells(row: SurvivorRow) -> tuple[str, ...]:
         ", ".join(one.site for one in opened) or ("none" if row.gates else "no gates"),
         ", ".join(f"{one.D:.3f}" for one in opened) or "-",
         ", ".join(f"{one.alpha:.3f}" for one in opened) or "-",
-        f"{row.gates - len(opened)} of {row.gates}" if row.gates else "-",
+        _closed(row) if row.gates else "-",
         "-" if row.validation_dice is None else f"{row.validation_dice:.4f}",
         "-" if row.seed is None else str(row.seed),
     )
+
+
+def _closed(row: SurvivorRow) -> str:
+    words = f"{row.gates - len(row.survivors) - len(row.idle)} of {row.gates}"
+    return f"{words}, {len(row.idle)} on one voxel" if row.idle else words
 
 
 def _whole(value: object) -> int | None:

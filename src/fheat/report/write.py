@@ -24,7 +24,7 @@ from fheat.report.record import Record, read_record
 from fheat.report.saved import Saved, network_of
 from fheat.report.slices import scan_figure
 from fheat.report.spectral import responses
-from fheat.report.story import allocation_section, idle_gates, summary
+from fheat.report.story import allocation_section, summary
 
 NAME = "report.html"
 SCANS = 3
@@ -78,7 +78,7 @@ def write_report(
     ]
     saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
     title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
-    content = page(title, _lead(record), sections, summary(record, saving, idle_gates(gates)))
+    content = page(title, _lead(record), sections, summary(record, saving, gates.idle))
     write_file(target, content.encode())
     if figures is not None:
         save_figures(content, Path(figures))
