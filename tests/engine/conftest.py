@@ -1,9 +1,19 @@
-"""A dataset small enough to train on in a test."""
+"""A dataset small enough to train on in a test, and training without its report."""
+
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
+
+
+@pytest.fixture(autouse=True)
+def _without_report(monkeypatch):
+    """`fheat train` ends with its report, which takes longer than these runs and has its tests in tests/report."""
+    stand_in = SimpleNamespace(write_report=lambda *arguments, **options: "none")
+    monkeypatch.setitem(sys.modules, "fheat.report.write", stand_in)
 
 
 @pytest.fixture(scope="session")

@@ -65,11 +65,26 @@ def test_what_a_run_leaves(config, tmp_path):
     assert (found.facts["best"], found.facts["settings"]) == (run.best, settings.model_dump(mode="json"))
 
 
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """Train as `settings` say, once for all tests that compare with it."""
+    done = {}
+
+    def train(settings):
+        if settings not in done.values():
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            Run(settings, folder, device="cpu").train()
+            done[folder] = settings
+        return next(folder for folder, known in done.items() if known == settings)
+
+    return train
+
+
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 @pytest.mark.parametrize("at", [1, 3, 4])
-def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method, at):
+def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
     settings = config(method=method)
-    Run(settings, tmp_path / "whole", device="cpu").train()
+    whole = whole_run(settings)
     first = Run(settings, tmp_path / "parts", device="cpu")
     advance = first.step.__class__.__call__
     while first.done < at:
@@ -82,8 +97,8 @@ def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method, at):
     again = Run(settings, tmp_path / "parts", resume=True, device="cpu")
     assert again.done == at + 1
     again.train()
-    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    stepped = [[line for line in numbers(tmp_path / name) if "total" in line] for name in ("whole", "parts")]
+    assert equal(weights(whole), weights(tmp_path / "parts"))
+    stepped = [[line for line in numbers(folder) if "total" in line] for folder in (whole, tmp_path / "parts")]
     assert stepped[0] == stepped[1]
 
 
@@ -128,7 +143,8 @@ while done < kills:
     now = 0 if found is None else found.iteration
     assert now >= reached, (now, reached)
     reached = now
-Run(settings, folder, resume=True, device="cpu").train()
+rest = settings.model_copy(update={"checkpoint_every": 1000})  # nobody kills it any more
+Run(rest, folder, resume=True, device="cpu").train()
 print(json.dumps([done, reached]))
 """
 
@@ -142,7 +158,7 @@ def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
     kills, reached = json.loads(done.stdout)
     assert kills == 50
     assert 20 < reached < 130
-    Run(settings, tmp_path / "whole", device="cpu").train()
+    Run(settings.model_copy(update={"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -214,25 +230,16 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tm
 
     monkeypatch.setattr(fheat.files, "_write_through", full)
     words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += [
-        "--iterations",
-        "5",
-        "--warm-up",
-        "1",
-        "--checkpoint-every",
-        "1",
-        "--validate-every",
-        "9",
-        "--device",
-        "cpu",
-    ]
+    words += ["--warm-up", "1", "--checkpoint-every", "1", "--validate-every", "9", "--device", "cpu"]
+    iterations = 2 + write // 2  # the disk is full at the last of them
+    words += ["--batch", "1", "--iterations", str(iterations)]
     assert main([*words, "--out", str(tmp_path / "run")]) == 4
     assert "No space left on device" in capsys.readouterr().err
     found = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert found.iteration == 1 + write // 2
     monkeypatch.setattr(fheat.files, "_write_through", through)
     assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["iterations"] == 5
+    assert json.loads(capsys.readouterr().out)["iterations"] == iterations
 
 
 def test_settings_come_back_from_toml(config, tmp_path):
@@ -306,7 +313,8 @@ def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):
     words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += ["--iterations", "100000", "--validate-every", "100000", "--device", "cpu", "--out", str(tmp_path / "run")]
+    words += ["--batch", "1", "--iterations", "100000", "--validate-every", "100000", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "run")]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     job = subprocess.Popen([sys.executable, "-m", "fheat", *words], stderr=subprocess.PIPE, text=True, env=one_thread)
     while not (tmp_path / "run" / "log.jsonl").exists():
