@@ -1,6 +1,9 @@
 """Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table."""
 
+import ctypes
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +14,11 @@ settings.load_profile("fheat")
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start: workers would wait for each other's threads
 
+if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    # Keep freed memory: large tensors would be mapped and cleared page by page each time, at the price of the arithmetic.
+    libc.mallopt(-4, 0)  # M_MMAP_MAX
+    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
 
@@ -20,6 +28,13 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fheat train` ends with its report, which takes longer than a short run and has its tests in tests/report."""
+    stand_in = SimpleNamespace(write_report=lambda *arguments, **options: "none")
+    monkeypatch.setitem(sys.modules, "fheat.report.write", stand_in)
 
 
 @pytest.fixture(params=list(TOLERANCE), ids=["float32", "float64"])

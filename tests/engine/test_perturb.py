@@ -29,9 +29,8 @@ def weights(run):
 
 
 @pytest.mark.parametrize("method", ["cse", "supervised"])
-def test_probing_changes_nothing(config, tmp_path, method):
-    plain = Run(config(method=method), tmp_path / "plain", device="cpu")
-    plain.train()
+def test_probing_changes_nothing(config, whole_run, tmp_path, method):
+    plain = whole_run(config(method=method))
     looked = Run(config(method=method, probe_at=(0, 3, 6), probe_batches=2), tmp_path / "looked", device="cpu")
     looked.train()
     assert torch.equal(weights(plain), weights(looked))
