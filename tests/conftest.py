@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start: workers would wait for each other's threads
 
 if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-    # Keep freed memory: large tensors would be mapped and cleared page by page each time, at the price of the arithmetic.
+    # Keep freed memory: large tensors would be mapped and cleared page by page, which takes as long as the arithmetic.
     libc.mallopt(-4, 0)  # M_MMAP_MAX
     libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
