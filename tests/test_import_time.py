@@ -7,19 +7,19 @@ import time
 MEASURE = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 
 
-def seconds(code):
-    """Best of three: the floor is what the code costs, the rest is the machine."""
-    times = []
+def takes_less(code, limit):
+    """Best of at most three: the floor is what the code costs, the rest is the machine."""
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        times.append(float(done.stdout.split()[-1]))
-    return min(times)
+        if float(done.stdout.split()[-1]) < limit:
+            return True
+    return False
 
 
 def test_import_fheat():
-    assert seconds(MEASURE.format("fheat")) < 0.2
-    everything = "torch; import fheat; [getattr(fheat, name) for name in fheat.__all__]"
-    assert seconds(MEASURE.format(everything)) - seconds(MEASURE.format("torch")) < 1.5
+    assert takes_less(MEASURE.format("fheat"), 0.2)
+    everything = "fheat; [getattr(fheat, name) for name in fheat.__all__]"
+    assert takes_less("import torch; " + MEASURE.format(everything), 1.5)
 
 
 def test_importing_fheat_imports_nothing_heavy():
@@ -41,4 +41,4 @@ def test_help():
         "except SystemExit: pass\n"
         "print(time.perf_counter() - start)"
     )
-    assert seconds(code) < 1.0
+    assert takes_less(code, 1.0)

@@ -165,7 +165,7 @@ def test_what_is_missing_is_named_with_an_example(arguments, says, encoding, cap
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", [["--help"], ["models", "--json"], ["models", "--help"]])
+@pytest.mark.parametrize("verb", [["--help"], ["allocation", "la-4", "--json"], ["models", "--help"]])
 def test_a_reader_that_leaves_is_no_error(verb):
     reading, writing = os.pipe()
     os.close(reading)

@@ -21,6 +21,8 @@ from fheat.engine.step import Step
 from fheat.errors import BadInput
 from fheat.io import Volume, read_nifti, write_nifti
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 SMALL = ["--patch-size", "32", "32", "32", "--iterations", "2", "--warm-up", "1", "--device", "cpu"]
 
 

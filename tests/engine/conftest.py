@@ -1,9 +1,33 @@
-"""A dataset small enough to train on in a test."""
+"""A dataset small enough to train on in a test, and training without its report."""
 
 import pytest
+import torch
 
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
+from fheat.engine.loop import Run
+
+
+@pytest.fixture(autouse=True)
+def _quick(without_report):
+    """No test here looks at the report."""
+
+
+@pytest.fixture(scope="session")
+def whole_run(tmp_path_factory):
+    """Train as `settings` say, once for all tests that compare with it; to be read only."""
+    done = []
+
+    def train(settings):
+        known = next((run for run in done if run.config == settings), None)
+        if known is None:
+            torch.set_num_threads(1)
+            known = Run(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu")
+            known.train()
+            done.append(known)
+        return known
+
+    return train
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,8 @@ def test_a_run_that_only_skips_is_given_up(config, tmp_path, monkeypatch, broken
 
     monkeypatch.setattr(Optimiser, "calls", 0, raising=False)
     monkeypatch.setattr(Optimiser, "step", step)
-    run = Run(config(iterations=14, validate_every=100, checkpoint_every=100), tmp_path / "run", device="cpu")
+    settings = config(method="supervised", batch=1, iterations=14, validate_every=100, checkpoint_every=100)
+    run = Run(settings, tmp_path / "run", device="cpu")
     if broken < 100:
         run.train()
         return

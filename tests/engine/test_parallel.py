@@ -16,6 +16,7 @@ from fheat import load
 from fheat.engine.checkpoint import newest_checkpoint
 from fheat.engine.loop import Run
 from fheat.errors import BadInput
+from tests.engine.programs import TRAIN
 
 LIMIT = 300
 """Seconds until processes that wait for each other are given up."""
@@ -38,7 +39,7 @@ def settings(config, tmp_path):
     return write
 
 
-def start(words, size=2, code=("-m", "fheat")):
+def start(words, size=2, code=("-c", TRAIN)):
     """Start processes as torchrun does, but with their exit codes, standard errors and ids at hand."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -66,7 +67,7 @@ def outcome(jobs):
     return [job.returncode for job in jobs], [out for out, _ in texts], [error for _, error in texts]
 
 
-def train(path, folder, size=2, code=("-m", "fheat")):
+def train(path, folder, size=2, code=("-c", TRAIN)):
     words = ["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]
     codes, _, errors = outcome(start(words, size, code))
     assert set(codes) == {0}, "\n".join(errors)[-3000:]
@@ -89,9 +90,9 @@ def largest_difference(one, other):
 
 PRECISE = """
 import sys
+from types import SimpleNamespace
 import torch
 import fheat.engine.loop as loop
-import fheat.report.write as report
 from fheat.cli.main import main
 from fheat.data.store import VolumeStore
 
@@ -103,7 +104,7 @@ def precise_crop(*arguments):
 
 loop.create_model = lambda *arguments, **options: create(*arguments, **options).double()
 loop.validate = lambda *arguments: {"none": 0.0}
-report.write_report = lambda *arguments, **options: "none"
+sys.modules["fheat.report.write"] = SimpleNamespace(write_report=lambda *arguments, **options: "none")
 VolumeStore.crop = precise_crop
 torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
 torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes

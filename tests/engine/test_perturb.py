@@ -29,9 +29,8 @@ def weights(run):
 
 
 @pytest.mark.parametrize("method", ["cse", "supervised"])
-def test_probing_changes_nothing(config, tmp_path, method):
-    plain = Run(config(method=method), tmp_path / "plain", device="cpu")
-    plain.train()
+def test_probing_changes_nothing(config, whole_run, tmp_path, method):
+    plain = whole_run(config(method=method))
     looked = Run(config(method=method, probe_at=(0, 3, 6), probe_batches=2), tmp_path / "looked", device="cpu")
     looked.train()
     assert torch.equal(weights(plain), weights(looked))
@@ -55,7 +54,9 @@ def test_the_same_batches_at_every_look(config, tmp_path):
 
 
 def test_a_probe_before_the_first_iteration_is_logged_once(config, tmp_path):
-    settings = config(probe_at=(0, 2), probe_batches=1, checkpoint_every=100)
+    settings = config(
+        probe_at=(0, 2), probe_batches=1, checkpoint_every=100, iterations=3, method="supervised", batch=1
+    )
     run = Run(settings, tmp_path / "run", device="cpu")
     run._probe()
     again = Run(settings, tmp_path / "run", resume=True, device="cpu")
@@ -85,7 +86,7 @@ def test_noise_is_half_a_normal_distribution():
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_path, at):
     """The cut run ends after its first iteration, which is also where the noise of one of the two comes."""
-    settings = config(noise_at=at, checkpoint_every=3)
+    settings = config(noise_at=at, checkpoint_every=3, method="supervised", batch=1)
 
     def closed_from_the_start(name):
         run = Run(settings, tmp_path / name, device="cpu")  # seeds the generators
@@ -115,7 +116,7 @@ def test_a_spike_multiplies_the_rate_for_a_while(config, tmp_path):
     )
     ratio = [after / before for before, after in zip(plain, spiked, strict=True)]
     assert ratio == pytest.approx([10.0 if 50 <= n < 57 else 1.0 for n in range(100)])
-    run = Run(config(spike_at=3, spike_for=2, spike=10.0), tmp_path / "run", device="cpu")
+    run = Run(config(spike_at=3, spike_for=2, spike=10.0, method="supervised", batch=1), tmp_path / "run", device="cpu")
     run.train()
     rates = [line["rate"] for line in lines(run, "rate")]
     expected = [rate_factor(torch.tensor(n), iterations=6, warm_up=2).item() for n in range(6)]
@@ -137,7 +138,11 @@ def test_a_probe_that_fails_does_not_end_the_run(config, tmp_path, monkeypatch):
         raise ValueError("the gradient at enc1 is not finite")
 
     monkeypatch.setattr(probing, "probe", broken)
-    run = Run(config(probe_at=(2,), probe_batches=1), tmp_path / "run", device="cpu")
+    run = Run(
+        config(probe_at=(2,), probe_batches=1, iterations=3, method="supervised", batch=1),
+        tmp_path / "run",
+        device="cpu",
+    )
     run.train()
     assert [line["probe"] for line in lines(run, "probe")] == [{}]
     assert "P > 0: the loss falls" in write_report(tmp_path / "run", scans=0).read_text().replace("&gt;", ">")

@@ -5,24 +5,16 @@ import os
 import subprocess
 import sys
 
+from tests.engine.programs import TRAIN
+
 STEPS = 50
 
 
 def test_two_processes_with_one_seed_log_the_same_losses(scans, tmp_path):
     """Fifty steps of CSE; the hash seeds of Python differ on purpose."""
-    command = [sys.executable, "-m", "fheat", "train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32"]
-    command += [
-        "--batch",
-        "1",
-        "--iterations",
-        str(STEPS),
-        "--validate-every",
-        "1000",
-        "--seed",
-        "7",
-        "--device",
-        "cpu",
-    ]
+    command = [sys.executable, "-c", TRAIN, "train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32"]
+    command += ["--batch", "1", "--iterations", str(STEPS), "--validate-every", "1000", "--seed", "7"]
+    command += ["--device", "cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fheat.files
+import fheat.models.fheat_seg
 from fheat import load
 from fheat.cli.main import main
 from fheat.engine.checkpoint import KEPT, Checkpoint, newest_checkpoint, save_checkpoint
@@ -67,9 +68,9 @@ def test_what_a_run_leaves(config, tmp_path):
 
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 @pytest.mark.parametrize("at", [1, 3, 4])
-def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method, at):
+def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
     settings = config(method=method)
-    Run(settings, tmp_path / "whole", device="cpu").train()
+    whole = whole_run(settings).folder.path
     first = Run(settings, tmp_path / "parts", device="cpu")
     advance = first.step.__class__.__call__
     while first.done < at:
@@ -82,8 +83,8 @@ def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method, at):
     again = Run(settings, tmp_path / "parts", resume=True, device="cpu")
     assert again.done == at + 1
     again.train()
-    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    stepped = [[line for line in numbers(tmp_path / name) if "total" in line] for name in ("whole", "parts")]
+    assert equal(weights(whole), weights(tmp_path / "parts"))
+    stepped = [[line for line in numbers(folder) if "total" in line] for folder in (whole, tmp_path / "parts")]
     assert stepped[0] == stepped[1]
 
 
@@ -99,12 +100,14 @@ KILLER = """
 import json, os, random, signal, sys, time
 import torch
 from pathlib import Path
+import fheat.models.fheat_seg
 from fheat.engine.config import TrainConfig
 from fheat.engine.checkpoint import newest_checkpoint
 from fheat.engine.loop import Run
 
 torch.set_num_threads(1)
 settings, folder, kills = TrainConfig(**json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+fheat.models.fheat_seg.DEPTHS = tuple(json.loads(sys.argv[4]))
 random.seed(0)
 Run(settings, folder, device="cpu")
 reached = done = 0
@@ -128,21 +131,33 @@ while done < kills:
     now = 0 if found is None else found.iteration
     assert now >= reached, (now, reached)
     reached = now
-Run(settings, folder, resume=True, device="cpu").train()
+rest = settings.model_copy(update={"checkpoint_every": 1000})  # nobody kills it any more
+Run(rest, folder, resume=True, device="cpu").train()
 print(json.dumps([done, reached]))
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
+def test_killed_fifty_times_it_ends_the_same(config, tmp_path, monkeypatch):
+    """One light block per stage: lives are short, and what is saved and restored is of every kind all the same."""
+    shallow = (1, 1, 1, 1)
+    monkeypatch.setattr(fheat.models.fheat_seg, "DEPTHS", shallow)
     settings = config(method="supervised", batch=1, iterations=130, checkpoint_every=1, validate_every=1000)
-    command = [sys.executable, "-c", KILLER, settings.model_dump_json(), str(tmp_path / "killed"), "50"]
+    command = [
+        sys.executable,
+        "-c",
+        KILLER,
+        settings.model_dump_json(),
+        str(tmp_path / "killed"),
+        "50",
+        str([*shallow]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     kills, reached = json.loads(done.stdout)
     assert kills == 50
     assert 20 < reached < 130
-    Run(settings, tmp_path / "whole", device="cpu").train()
+    Run(settings.model_copy(update={"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -214,25 +229,16 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tm
 
     monkeypatch.setattr(fheat.files, "_write_through", full)
     words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += [
-        "--iterations",
-        "5",
-        "--warm-up",
-        "1",
-        "--checkpoint-every",
-        "1",
-        "--validate-every",
-        "9",
-        "--device",
-        "cpu",
-    ]
+    words += ["--warm-up", "1", "--checkpoint-every", "1", "--validate-every", "9", "--device", "cpu"]
+    iterations = min(3 + write // 2, 5)
+    words += ["--batch", "1", "--iterations", str(iterations)]
     assert main([*words, "--out", str(tmp_path / "run")]) == 4
     assert "No space left on device" in capsys.readouterr().err
     found = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert found.iteration == 1 + write // 2
     monkeypatch.setattr(fheat.files, "_write_through", through)
     assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["iterations"] == 5
+    assert json.loads(capsys.readouterr().out)["iterations"] == iterations
 
 
 def test_settings_come_back_from_toml(config, tmp_path):
@@ -306,7 +312,8 @@ def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):
     words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += ["--iterations", "100000", "--validate-every", "100000", "--device", "cpu", "--out", str(tmp_path / "run")]
+    words += ["--batch", "1", "--iterations", "100000", "--validate-every", "100000", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "run")]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
     job = subprocess.Popen([sys.executable, "-m", "fheat", *words], stderr=subprocess.PIPE, text=True, env=one_thread)
     while not (tmp_path / "run" / "log.jsonl").exists():
