@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fheat.allocation.counter import COUNTER, count_macs, parameters
-from fheat.allocation.sites import Inputs, Visit, checked_inputs, device_of, run_copy, visits
+from fheat.allocation.sites import Inputs, Visit, checked_inputs, device_of, listen, run_copy
 from fheat.ops.dct import Transform, axis_macs, transform_for
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
@@ -55,7 +55,7 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
     if inputs is None:
         raise ValueError(f"shape is needed: {type(model).__name__} does not say which input it is made for")
     gates = gates_of(model)
-    seen = visits(model, inputs)
+    seen, rest = _visits_and_rest(model, inputs)
     kind = device_of(model).type
     sites = {site: gate_macs(gate, seen[site], kind, transform) for site, gate in gates.items()}
     used = {
@@ -66,7 +66,6 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
         for length in visit.grid
         if length > 1
     }
-    rest = _macs_without_gates(model, inputs)
     total = sum(sites.values())
     shape = tuple(inputs[0].shape)
     return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), shape, COUNTER)
@@ -92,10 +91,13 @@ def _pair_macs(visit: Visit, device_type: str, transform: Transform) -> float:
     return 2 * elements * sum(axis_macs(length, transform_for(length, device_type, transform)) for length in lengths)
 
 
-def _macs_without_gates(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
-    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+def _visits_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[Visit]], int]:
+    """Return what the gates see, and the multiply-adds of everything else."""
+
+    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[Visit]], int]:
+        seen = listen(copied)
         for gate in gates_of(copied).values():
             gate.bypass(alpha=1.0)
-        return count_macs(lambda: copied(*inputs))
+        return seen, count_macs(lambda: copied(*inputs))
 
     return run_copy(model, inputs, count)

@@ -71,15 +71,21 @@ def run_copy(
 def visits(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Visit]]:
     """Return, for each site, what every call of its gate sees when the network gets inputs like these."""
 
-    def listen(copied: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Visit]]:
-        seen: dict[str, list[Visit]] = {}
-        for site, gate in gates_of(copied).items():
-            calls = seen[site] = []
-            gate.register_forward_pre_hook(_recorder(calls), with_kwargs=True)
+    def run(copied: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Visit]]:
+        seen = listen(copied)
         copied(*inputs)
         return seen
 
-    return run_copy(model, inputs, listen)
+    return run_copy(model, inputs, run)
+
+
+def listen(copied: nn.Module) -> dict[str, list[Visit]]:
+    """Return what will hold, for each site of a copy, every call of its gate."""
+    seen: dict[str, list[Visit]] = {}
+    for site, gate in gates_of(copied).items():
+        calls = seen[site] = []
+        gate.register_forward_pre_hook(_recorder(calls), with_kwargs=True)
+    return seen
 
 
 def _recorder(calls: list[Visit]) -> Callable[[nn.Module, tuple[Tensor, ...], dict[str, Tensor]], None]:
