@@ -78,6 +78,7 @@ def main(
     machine: Path,
     wall_seconds: float | None = None,
     shared: tuple[str, ...] = (),
+    note: str = "",
     out: Path = Path(__file__).parent / "results" / "la-4-cuda.json",
 ) -> None:
     """Write the result.
@@ -88,14 +89,16 @@ def main(
         machine: an earlier result of the same machine, to take the field `machine` from.
         wall_seconds: of the whole main run, reading of scans and validation included; None where it was not alone.
         shared: runs that had the GPU only in turns with another, so that their speed says nothing.
+        note: what the settings do not tell.
         out: result file.
     """
     folders = {path.parent.name: path.parent for path in sorted(runs.glob("*/log.jsonl"))}
     result = {
-        "command": "[FHEAT_KERNELS=never] fheat train LA --labelled 4 [--seed S], then python benchmarks/la.py",
+        "command": "fheat train LA with the settings of each run, then python benchmarks/la.py",
         "data": "LA: 4 labelled, 68 unlabelled, 8 validation scans",
         "machine": json.loads(machine.read_text())["machine"],
         "wall_seconds": wall_seconds,
+        "note": note,
         "runs": {name: summary(folder) | {"alone": name not in shared} for name, folder in folders.items()},
         "log": thinned(read_log(folders[main])),
     }

@@ -140,6 +140,8 @@ def test_a_fused_run_is_not_below_a_plain_one():
     assert fused["best"]["dice"] >= plain["best"]["dice"]
     apart = scipy.stats.wilcoxon(list(fused["cases"].values()), [plain["cases"][case] for case in fused["cases"]])
     assert f"p = {apart.pvalue:.2f}, Wilcoxon" in text
+    speed = json.loads((ROOT / "benchmarks" / "results" / "step-cuda.json").read_text())["per_second"]["plain"]
+    assert f"at the speed below takes {16_000 / speed / 60:.0f} minutes" in text
 
 
 @pytest.mark.parametrize("name", fheat.list_models())

@@ -92,8 +92,19 @@ def test_trained_networks_in_the_analyses():
         share, inside = row["residual_share_above"], row["attention_share"]
         assert f"| {row['name']} | {100 * share['mean']:.1f} ({100 * share['sd']:.1f}) |" in text
         assert f"| {row['name']} | {100 * inside['mean']:.1f} ({100 * inside['sd']:.1f}) |" in text
-    above = [row["residual_share_above"]["mean"] for row in pair["analysis"]["summary"][1:]]
-    assert f"the factor is {above[0] / above[1]:.1f}" in text
+    above, inside = (
+        [row[name]["mean"] for row in pair["analysis"]["summary"][1:]]
+        for name in ("residual_share_above", "attention_share")
+    )
+    short = [row["residual_share_above"]["mean"] for row in lengths["analysis"]["summary"][:2]]
+    said = text.replace("\n", " ")
+    assert f"the factor is {above[0] / above[1]:.1f}; after 240 iterations it was {short[0] / short[1]:.0f}" in said
+    page = (ROOT / "docs" / "study.md").read_text().replace("\n", " ")
+    assert f"{above[0]:.1%} lies above".replace("%", " %") in page
+    assert f"for FHEAT-Seg and {above[1]:.1%} for Light-UNETR".replace("%", " %") in page
+    assert f"the paper: {inside[0]:.1%} and {inside[1]:.1%}, chance".replace("%", " %") in page
+    assert "Dice {:.4f} and {:.4f}".format(*pair["validation_dice"].values()) in page
+    assert study("pair-fheat-seg").survivors == ["dec1"]
     settings = [study(f"pair-{network}").config.model_dump() for network in ("fheat-seg", "light-unetr")]
     assert settings[0] | {"network": "light_unetr"} == settings[1]
 

@@ -36,11 +36,11 @@ class Bench:
     """What to time: all, operator, step, window or scan."""
     models: str = ""
     """Networks, separated by commas, the first the one that ratios refer to; names of fheat models, those with gates
-    also with /open, /survivor or /retired."""
+    also with /open, /survivor or /retired. By default every one that suits WHAT."""
     device: str | None = None
     """cpu or cuda; cuda where there is one."""
     rounds: int | None = None
-    """Measured turns."""
+    """Measured turns; by default 3 to 25, fewer for what takes long."""
     precision: Precision | None = None
     """float32 or bfloat16 (autocast); float32 if not given, bfloat16 for training on a GPU."""
     threads: int | None = None
@@ -48,7 +48,7 @@ class Bench:
     patch: tuple[int, int, int] | None = None
     """Window or training patch; 112x112x80, for training on a CPU smaller."""
     batch: int | None = None
-    """Windows per forward pass, or labelled scans per step and as many unlabelled ones."""
+    """Windows per forward pass, by default 1, in scans 4; or labelled scans per step and as many unlabelled ones, 2."""
     method: Literal["both", "cse", "supervised"] = "both"
     """Training method of step."""
     sizes: str = ""

@@ -63,7 +63,7 @@ def named_values(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
 def _without_empty_defaults(kind: type[Options]) -> type[Options]:
     """Keep `(default: None)` out of the help: what an option does when it is left out stands in its own words."""
     for field in fields(kind):  # type: ignore[arg-type]
-        if field.default is None or field.default is False or field.default == ():
+        if field.default is None or field.default is False or field.default in ((), ""):
             kind.__annotations__[field.name] = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")]
     return kind
 
