@@ -175,6 +175,15 @@ def test_nnunet_folder(folders, capsys):
     assert [row["dice"] for row in found["rows"] if row["class"] == "whole"] == [1.0, 0.75, 0.5]
 
 
+def test_a_number_at_the_end_is_part_of_the_name(folders, capsys):
+    for folder in ("pred", "ref"):
+        for number in range(3):
+            (folders / folder / f"case_{number}.nii.gz").rename(folders / folder / f"case_000{number}.nii.gz")
+    found, err = result(capsys, "pred", "ref")
+    assert err == ""
+    assert sorted({row["case"] for row in found["rows"]}) == ["case_0000", "case_0001", "case_0002"]
+
+
 def test_decathlon_names_and_values_of_no_class(folders, capsys):
     (folders / "ref" / "dataset.json").write_text(json.dumps({"labels": {"0": "background", "2": "upper"}}))
     write_nifti(Volume(cube(value=100), AFFINE), folders / "pred" / "case_0.nii.gz")

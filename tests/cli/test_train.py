@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fheat.cli.main import main
-from fheat.cli.train import Train, _picture
+from fheat.cli.train import Train, _Lines, _picture
 from fheat.data.phantom import write_phantoms
 from fheat.engine.config import TrainConfig
 from fheat.engine.loop import Look, Run, Stopped
@@ -45,6 +45,25 @@ def test_the_help_states_the_defaults_that_act():
     for name, text in stated:
         default = TrainConfig.model_fields[name].default
         assert text == (" ".join(map(str, default)) if isinstance(default, tuple) else str(default)), name
+
+
+def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr("fheat.cli.train.time.monotonic", lambda: clock[0])
+    watch = _Lines()
+    for second in range(0, 200, 25):
+        clock[0] = float(second)
+        watch(Look(second, 1000, 2.5, {"total": 0.5}, {"dec1": 0.3}, 0.75))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "75 of 1,000  2.5 it/s  total 0.500  best Dice 0.7500"
+    assert [line.split()[0] for line in lines] == ["75", "150"]
+
+
+def test_a_run_shorter_than_its_warm_up_says_so(phantoms, tmp_path, capsys):
+    words = [*SMALL[:6], "--warm-up", "2", "--device", "cpu", "--labelled", "1"]
+    assert main(["train", str(phantoms), *words, "--out", str(tmp_path / "run")]) == 0
+    error = capsys.readouterr().err
+    assert error == "fheat: note: the rate rises over 2 iterations and the run has 2: give a smaller --warm-up\n"
 
 
 def first_training_scan(scans):
@@ -184,7 +203,11 @@ def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
     [
         (["--speed", "3"], 2, "--speed"),
         (["--method", "magic"], 2, "magic"),
-        (["--patch-size", "40", "32", "32"], 3, "method cse needs multiples of 16, not (40, 32, 32)"),
+        (
+            ["--patch-size", "40", "32", "32"],
+            2,
+            "fheat: --patch-size: method cse needs multiples of 16, not (40, 32, 32)",
+        ),
         (["--network", "unet9000"], 3, "network 'unet9000' is unknown"),
     ],
 )

@@ -190,4 +190,4 @@ def test_without_a_whole_checkpoint_nothing_begins_anew(stopped, capsys):
 def test_batch_norms_of_one_value_are_refused_in_one_line(scans, tmp_path, capsys):
     words = [scans, "--network", "light_unetr", "--labelled", 2, "--patch-size", 32, 32, 32, "--batch", 1]
     says = "light_unetr has batch norms that cannot be trained with batch 1 and patch_size (32, 32, 32); use a larger"
-    refused(capsys, [*words, "--iterations", 2, "--out", tmp_path / "run"], says)
+    refused(capsys, [*words, "--iterations", 2, "--warm-up", 1, "--out", tmp_path / "run"], says)

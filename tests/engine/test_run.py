@@ -263,7 +263,7 @@ def test_settings_come_back_from_toml(config, tmp_path):
         ([], 2, "DATA is missing"),
         (["{scans}", "--labelled", "99"], 3, "labelled training scans, not 99"),
         (["{scans}", "--labelled", "9"], 3, "has no scan left to use without its label"),
-        (["{scans}", "--iterations", "0"], 3, "field iterations"),
+        (["{scans}", "--iterations", "0"], 2, "fheat: --iterations: "),
         (["--resume", "--rate", "0.1"], 2, "a resumed run keeps its settings"),
         (["--resume"], 3, "is not a run folder"),
         (["nowhere"], 3, "does not exist"),

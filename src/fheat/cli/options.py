@@ -63,7 +63,7 @@ def named_values(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
 def _without_empty_defaults(kind: type[Options]) -> type[Options]:
     """Keep `(default: None)` out of the help: what an option does when it is left out stands in its own words."""
     for field in fields(kind):  # type: ignore[arg-type]
-        if field.default is None or field.default is False or field.default in ((), ""):
+        if field.default is None or isinstance(field.default, bool) or field.default in ((), ""):
             kind.__annotations__[field.name] = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")]
     return kind
 
@@ -81,7 +81,21 @@ def _one_line(kind: type[object], box: str) -> str:
     for section in sections[1:]:
         if section.startswith("Perhaps you meant"):
             complaint += "; " + " ".join(section.split("\n")[:2])
-    return " ".join(complaint.split())
+    return _plainly(" ".join(complaint.split()))
+
+
+def _plainly(complaint: str) -> str:
+    """Say what an option takes, where tyro and Python say what could not be instantiated or converted."""
+    option = r"Error parsing (?P<option>--[\w-]+): "
+    patterns = {
+        option + r"no type matching (?P<kind>.+) could be instantiated from \[(?P<given>.*)\]\.": None,
+        option + r"invalid literal for int\(\) with base 10: (?P<given>.*)": "a whole number",
+        option + r"could not convert string to float: (?P<given>.*)": "a number",
+    }
+    for pattern, kind in patterns.items():
+        if found := re.fullmatch(pattern, complaint):
+            return f"{found['option']} takes {kind or found['kind']}, not {found['given']}"
+    return complaint.rstrip(".")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -62,8 +62,8 @@ class Predict:
     format: Literal["nifti", "seg"] = "nifti"
     """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
-    """Window and stride of a benchmark, by default the model's own; fast is the model's own with about a seventh of the
-    windows: nearly the same mask, but a few voxels at the edges of a scan are not looked at."""
+    """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a seventh
+    of the windows: nearly the same mask, but up to a tenth of the voxels, at the edges, is not looked at."""
     stride: Triple | None = None
     """Voxels between windows per axis: smaller is slower and smoother."""
     weights: Weights = "constant"
@@ -83,7 +83,7 @@ class Predict:
     """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""
     preview: bool = True
-    """Write ID.png with the contour on three planes."""
+    """Leave out ID.png, which shows the contour on three planes."""
     overwrite: bool = False
     """Replace masks that exist already, instead of keeping them."""
     json: bool = False

@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -28,6 +30,8 @@ from fheat.errors import BadInput
 from fheat.group import Group
 from fheat.inference.predictor import usable_device
 
+A_WHILE = 60.0
+"""Seconds between two lines of a run without a terminal."""
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -41,7 +45,7 @@ class Train:
 
     Example: fheat train --resume --out run
 
-    Example: torchrun --nproc-per-node 2 -m fheat train scans --out run
+    Example: torchrun --nproc-per-node 2 -m fheat train scans --labelled 4 --out run
     """
 
     data: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = None
@@ -173,6 +177,7 @@ def _report(options: Train, job: Run) -> None:
     skipped = f", {outcome['skipped']} updates skipped" if outcome["skipped"] else ""
     print(f"{job.config.iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
     print(f"  {program()} allocation {options.out / 'final'}")
+    print(f"  {program()} predict {options.out / ('final' if job.best is None else 'best')} SCANS masks")
 
 
 def _config(options: Train) -> TrainConfig:
@@ -189,7 +194,11 @@ def _config(options: Train) -> TrainConfig:
         return read_config(options.config, given)
     if options.data is None:
         raise UsageError("DATA is missing: give the dataset folder, or --resume")
-    return checked(given, "options")
+    try:
+        return checked(given, "options")
+    except BadInput as error:
+        option = re.sub(r"^field (\w+)", lambda name: f"--{name[1].replace('_', '-')}", error.reason)
+        raise UsageError(option) from None
 
 
 def _check_device(name: str | None) -> None:
@@ -203,7 +212,14 @@ def _check_device(name: str | None) -> None:
 
 def _train(job: Run) -> None:
     screen = Console(stderr=True)
-    if job.group.rank > 0 or not screen.is_terminal:
+    if job.group.rank > 0:
+        job.train()
+        return
+    if job.config.warm_up >= job.config.iterations:
+        reached = f"the rate rises over {job.config.warm_up} iterations and the run has {job.config.iterations}"
+        print(f"fheat: note: {reached}: give a smaller --warm-up", file=sys.stderr)
+    if not screen.is_terminal:
+        job.watch = _Lines()
         job.train()
         return
     with Live(console=screen, transient=True, refresh_per_second=4) as live:
@@ -211,9 +227,24 @@ def _train(job: Run) -> None:
         job.train()
 
 
+class _Lines:
+    """Where there is no terminal: one line a minute says where the run stands."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, look: Look) -> None:
+        if time.monotonic() - self.last >= A_WHILE:
+            self.last = time.monotonic()
+            print(_standing(look), file=sys.stderr, flush=True)
+
+
 def _picture(look: Look) -> Text:
     """Show where the run stands, and how far each gate is open."""
+    return Text("\n".join([_standing(look), *gate_bars(look.gates, full=1.0)]))
+
+
+def _standing(look: Look) -> str:
     losses = "  ".join(f"{name} {value:.3f}" for name, value in look.losses.items())
     best = "" if look.best is None else f"  best Dice {look.best:.4f}"
-    head = f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"
-    return Text("\n".join([head, *gate_bars(look.gates, full=1.0)]))
+    return f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"

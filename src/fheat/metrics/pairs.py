@@ -121,7 +121,8 @@ def match(
 ) -> tuple[list[Pair], dict[str, str], list[str]]:
     """Return the pairs sorted by case, the cases refused with reasons, and notes on predictions left over.
 
-    The case is the file name without `.nii` or `.nii.gz`, and without nnU-Net's channel `_0000`.
+    The case is the file name without `.nii` or `.nii.gz`. nnU-Net's channel `_0000` is no part of it where only one of
+    the two files has it.
     """
     for path in (prediction, reference):
         if not path.exists():
@@ -132,6 +133,7 @@ def match(
     if reference.is_file():
         return [Pair(_case_id(reference), prediction, reference)], {}, []
     predicted, true = _by_case(prediction), _by_case(reference)
+    predicted, true = _without_channel(predicted, true), _without_channel(true, predicted)
     if not true:
         raise BadInput(reference, "holds no .nii or .nii.gz file", "give the folder with the reference masks")
     if not predicted and any(file.suffix == ".dcm" for file in prediction.iterdir()):
@@ -240,4 +242,13 @@ def _by_case(folder: Path) -> dict[str, list[Path]]:
 
 
 def _case_id(file: Path) -> str:
-    return printable(file.name.removesuffix(".gz").removesuffix(".nii").removesuffix("_0000") or file.name)
+    return printable(file.name.removesuffix(".gz").removesuffix(".nii") or file.name)
+
+
+def _without_channel(cases: dict[str, list[Path]], others: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """Drop nnU-Net's `_0000` from the names that the other folder does not have so, but without it."""
+    named: dict[str, list[Path]] = {}
+    for case, files in cases.items():
+        short = case.removesuffix("_0000")
+        named.setdefault(short if case not in others and short in others else case, []).extend(files)
+    return named

@@ -36,7 +36,7 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.is_file():
-        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.parent}")
+        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.absolute().parent}")
     if isinstance(folder_or_zoo_name, Path) or any(mark in folder_or_zoo_name for mark in _SEPARATORS):
         raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
     return zoo_folder(folder_or_zoo_name)
