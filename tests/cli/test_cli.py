@@ -84,7 +84,11 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
         (["models", "--patch-size", "100000", "100000", "100000"], 2, "at most 2048"),
         (["models", "--in-channels", "9" * 30], 2, "whole number from 1 to 4096"),
         (["models", "--in-channels", "None"], 2, "--in-channels takes a whole number, not 'None'; see"),
-        (["models", "--patch-size", "32", "32"], 2, "Missing value for argument '--patch-size'. Expected 3 values; see"),
+        (
+            ["models", "--patch-size", "32", "32"],
+            2,
+            "Missing value for argument '--patch-size'. Expected 3 values; see",
+        ),
         (["allocation", "x" * 300], 3, "File name too long"),
         (["allocation", "nowhere"], 3, "nowhere: no such model folder"),
     ],
