@@ -1,9 +1,7 @@
 """Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table."""
 
-import ctypes
 import os
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +13,6 @@ settings.load_profile("fheat")
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start: workers would wait for each other's threads
 
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-if LIBC is not None and hasattr(LIBC, "mallopt"):
-    # Keep freed memory: large tensors would be mapped and cleared page by page, which takes as long as the arithmetic.
-    LIBC.mallopt(-4, 0)  # M_MMAP_MAX
-    LIBC.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
 
@@ -30,14 +22,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _give_memory_back() -> Iterator[None]:
-    """What a module leaves behind is not kept beside what the next one needs."""
-    yield
-    if LIBC is not None and hasattr(LIBC, "malloc_trim"):
-        LIBC.malloc_trim(0)
 
 
 @pytest.fixture
