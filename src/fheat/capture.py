@@ -8,15 +8,14 @@ import torch
 Result = TypeVar("Result")
 
 
-def rehearse(run: Callable[[], Result], device: torch.device | None = None) -> Result:
+def rehearse(run: Callable[[], object], device: torch.device | None = None) -> None:
     """Run once on a stream of its own, as a capture needs before it: kernels are built and chosen, memory is taken."""
     present = torch.cuda.current_stream(device)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(present)
     with torch.cuda.stream(stream):
-        result = run()
+        run()
     present.wait_stream(stream)
-    return result
 
 
 def capture(

@@ -112,11 +112,8 @@ def _roles(dataset: Dataset, config: TrainConfig) -> list[tuple[Case, Role]]:
     chosen = with_label[:count]
     rest = [case for case in training if case not in chosen] if config.method != "supervised" else []
     if config.method != "supervised" and not rest:
-        raise BadInput(
-            dataset.root,
-            "has no scan left to use without its label",
-            "use --labelled N with fewer of them, or --method supervised",
-        )
+        remedy = "set labelled to a smaller number, or method to supervised"
+        raise BadInput(dataset.root, "has no scan left to use without its label", remedy)
     return [
         *((case, "labelled") for case in chosen),
         *((case, "unlabelled") for case in rest),

@@ -66,7 +66,7 @@ def percent(values: list[float]) -> str:
 
 
 def _residual_words(name: str, residual: Residual) -> str:
-    if len(residual.modes) and sum(residual.modes) == 1:
+    if sum(residual.modes) == 1:
         return f"{name}, {', '.join(residual.blocks)}: a grid of one voxel has no frequency but the constant."
     constant = mean([case.share_constant for case in residual.cases])
     return (
