@@ -1,0 +1,37 @@
+"""Nothing is lost: training, resuming, masks, allocation, cost and probe repeat what an earlier version computed."""
+
+import json
+
+import pytest
+
+from tests.references.measure import STORED, machine, measure
+
+ELSEWHERE = 2e-2
+"""Relative difference that other processors may make after thirty iterations; each rounds its sums in its own way."""
+
+
+def numbers(tree, path=""):
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from numbers(value, f"{path}/{key}")
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from numbers(value, f"{path}/{index}")
+    else:
+        yield path, tree
+
+
+def test_results_are_those_of_the_version_before(tmp_path):
+    stored = json.loads(STORED.read_text())
+    before = dict(numbers(stored["values"]))
+    now = dict(numbers(json.loads(json.dumps(measure(tmp_path)))))
+    missing = before.keys() - now.keys()
+    assert not missing
+    if machine() == stored["machine"]:
+        assert {path: now[path] for path in before} == before
+        return
+    for path, value in before.items():
+        if path.startswith(("/cse", "/resumed", "/supervised", "/cost")) and isinstance(value, float):
+            assert now[path] == pytest.approx(value, rel=ELSEWHERE, abs=1e-3), path
+        elif path.startswith("/masks") and isinstance(value, int):
+            assert now[path] == pytest.approx(value, rel=1e-3), path
