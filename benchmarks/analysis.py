@@ -13,13 +13,13 @@ import torch
 from record import arguments
 
 from fheat import Card, Predictor, __version__, create_model
-from fheat.allocation.concentration import concentration
-from fheat.bench.machine import machine
 from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
-from fheat.report.analysis import Questions, analyse, attention_map, half_stride, target_mask
-from fheat.report.analysis_record import Analysis
-from fheat.report.saved import Saved, open_saved
+from fheat.studies.inside.attention import concentration
+from fheat.studies.inside.measure import Questions, analyse, attention_map, half_stride, target_mask
+from fheat.studies.inside.record import Analysis
+from fheat.system.machine import machine
+from fheat.training.runs import Saved, open_saved
 
 INSIDE = tuple(f"enc4.blocks.{block}.{half}" for block in (0, 1) for half in ("first", "second"))
 READINGS = {

@@ -11,9 +11,9 @@ from record import arguments
 from torch import nn
 
 from fheat import cost, create_model, retire
-from fheat.bench.machine import machine
 from fheat.bench.timing import interleaved
 from fheat.ops.gates import gates_of
+from fheat.system.machine import machine
 
 PATCH = (112, 112, 80)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fheat.bench.machine import machine
+from fheat.system.machine import machine
 
 SEEDS = (0, 1, 2)
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import tyro
 
 from fheat.cli.main import main as fheat
-from fheat.files import write_file
-from fheat.report.analysis_figures import pictures
-from fheat.report.analysis_record import read_analysis
 from fheat.report.write import write_report
+from fheat.studies.inside.figures import pictures
+from fheat.studies.inside.record import read_analysis
+from fheat.system.files import write_file
 
 HERE = Path(__file__).parent
 RUNS = {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.special import erf, expit
 
-from fheat.bench.machine import machine
+from fheat.system.machine import machine
 
 HALF_WIDTH = 8.0
 EVEN_PART = {

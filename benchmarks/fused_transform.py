@@ -11,12 +11,12 @@ import torch
 from record import arguments
 from transforms import GRIDS
 
-from fheat.bench.machine import machine
 from fheat.bench.timing import interleaved
 from fheat.ops.dct import dct, idct
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import transform
 from fheat.ops.kernels.launch import WIDEST
+from fheat.system.machine import machine
 
 
 def times(batch: int, channels: int, grid: tuple[int, ...], rounds: int) -> dict[str, float]:

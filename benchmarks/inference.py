@@ -18,9 +18,9 @@ import torch
 from record import arguments
 
 from fheat import Card, create_model, save
-from fheat.bench.machine import machine
 from fheat.io import Volume, write_nifti
 from fheat.ops.gates import gates_of
+from fheat.system.machine import machine
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fheat.engine.config import TrainConfig, read_config
+from fheat.training.settings import TrainConfig, read_config
 
 EVERY_SECOND, THEN_EVERY = 500, 50
 """The log is kept for every second iteration up to the first, then for every fiftieth."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from fheat.bench.machine import machine
 from fheat.data import phantom as generator
 from fheat.data import phantom_shapes
+from fheat.system.machine import machine
 
 ROOT = Path(__file__).parents[1]
 CASES = 40

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import tyro
 
-from fheat.allocation.retire import retire
-from fheat.allocation.table import allocation
-from fheat.errors import BadInput
+from fheat.gates.retire import retire
+from fheat.gates.table import allocation
 from fheat.models.card import Card
 from fheat.models.folder import WEIGHTS, load, save
 from fheat.models.zoo import ZOO, checked_name, missing_facts
+from fheat.system.errors import BadInput
 
 PRIVATE = ("data", "tensorboard")
 """Settings of a run that say nothing about the model."""

@@ -24,13 +24,13 @@ from record import arguments
 from torch import Tensor, nn
 
 from fheat import Predictor, create_model, load, retire
-from fheat.bench.machine import machine
 from fheat.bench.timing import interleaved
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
 from fheat.metrics.overlap import dice
 from fheat.ops.gates import gates_of
+from fheat.system.machine import machine
 
 SHAPE, SIZE, BATCH = (192, 142, 88), PRESETS["la"].size, 4
 RUNTIMES = ("torch", "openvino", "openvino bfloat16")

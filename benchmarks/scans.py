@@ -14,12 +14,12 @@ import torch
 from record import arguments
 
 from fheat import Predictor
-from fheat.bench.machine import machine
 from fheat.inference.replay import Precision
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
 from fheat.metrics.overlap import dice
 from fheat.ops import kernels
+from fheat.system.machine import machine
 
 SCANS = 20
 

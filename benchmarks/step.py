@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from record import arguments
 
-from fheat.bench.machine import machine
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
-from fheat.engine.step import Step
 from fheat.ops import kernels
+from fheat.system.machine import machine
+from fheat.training.loop import Run
+from fheat.training.settings import TrainConfig
+from fheat.training.step import Step
 
 STEPS = 100
 SURVIVOR = "dec1"

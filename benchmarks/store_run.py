@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from fheat.engine.config import TrainConfig, read_config
-from fheat.engine.loop import decides
-from fheat.engine.run_folder import CONFIG, LOG
-from fheat.files import write_file
+from fheat.system.files import write_file
+from fheat.training.loop import decides
+from fheat.training.run_folder import CONFIG, LOG
+from fheat.training.settings import TrainConfig, read_config
 
 RUNS = Path(__file__).parent / "runs"
 

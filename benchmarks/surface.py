@@ -13,7 +13,7 @@ from medpy.metric import binary
 from numpy.typing import NDArray
 
 from fheat import evaluate
-from fheat.bench.machine import machine
+from fheat.system.machine import machine
 
 SPACING = (1.0, 1.0, 2.5)
 SHAPES = ((112, 112, 88), (512, 512, 200))

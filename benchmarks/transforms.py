@@ -4,7 +4,7 @@
 alike; the median counts, only ratios are claimed.
 
 - axis: one transform pair (forward and inverse) along one axis of a million numbers (16 million on a GPU), first of
-  two axes and last, forward only and with backward. This decides `fheat.ops.crossovers`.
+  two axes and last, forward only and with backward. This decides `fheat.ops.dct`.
 - gate: the whole operator on every grid of the two networks, by each algorithm and by `auto`.
 """
 
@@ -15,9 +15,9 @@ from record import arguments
 from torch import Tensor
 
 from fheat import FractionalHeat
-from fheat.bench.machine import machine
 from fheat.bench.timing import interleaved
 from fheat.ops.dct import transform_axis
+from fheat.system.machine import machine
 
 METHODS = ("product", "split", "fft")
 LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)

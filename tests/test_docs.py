@@ -11,12 +11,12 @@ import pytest
 import scipy.stats
 
 import fheat
-from fheat.allocation.cost import giga
-from fheat.allocation.probe import Finding, Probe
-from fheat.bench.machine import machine
-from fheat.ops.crossovers import CROSSOVERS
-from fheat.report import simulation_table
-from fheat.report.simulation_record import read_simulation
+from fheat.gates.cost import giga
+from fheat.gates.probe import Finding, Probe
+from fheat.ops.dct import CROSSOVERS
+from fheat.studies.simulation import show as simulation_table
+from fheat.studies.simulation.record import read_simulation
+from fheat.system.machine import machine
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fheat.report.analysis_figures import pictures
-from fheat.report.analysis_record import read_analysis
 from fheat.report.pairing import agreement
 from fheat.report.perturbation import after
-from fheat.report.record import read_record
+from fheat.studies.inside.figures import pictures
+from fheat.studies.inside.record import read_analysis
+from fheat.training.runs import read_history
 
 ROOT = Path(__file__).parents[1]
 
 
 def study(name):
-    return read_record(ROOT / "benchmarks" / "runs" / f"la-4-{name}")
+    return read_history(ROOT / "benchmarks" / "runs" / f"la-4-{name}")
 
 
 def test_study_page_has_the_numbers_of_the_stored_runs():

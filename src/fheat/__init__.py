@@ -9,41 +9,41 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fheat.allocation.cost import cost as cost
-    from fheat.allocation.instrument import instrument as instrument
-    from fheat.allocation.merge import compose as compose
-    from fheat.allocation.merge import merge as merge
-    from fheat.allocation.probe import probe as probe
-    from fheat.allocation.retire import retire as retire
-    from fheat.allocation.table import allocation as allocation
-    from fheat.errors import BadInput as BadInput
+    from fheat.gates.cost import cost as cost
+    from fheat.gates.instrument import instrument as instrument
+    from fheat.gates.probe import probe as probe
+    from fheat.gates.retire import compose as compose
+    from fheat.gates.retire import merge as merge
+    from fheat.gates.retire import retire as retire
+    from fheat.gates.table import allocation as allocation
     from fheat.inference.predictor import Predictor as Predictor
     from fheat.metrics.evaluate import evaluate as evaluate
     from fheat.models.card import Card as Card
     from fheat.models.folder import load as load
     from fheat.models.folder import save as save
-    from fheat.models.registry import create_model as create_model
-    from fheat.models.registry import list_models as list_models
-    from fheat.models.registry import register_model as register_model
+    from fheat.networks.registry import create_model as create_model
+    from fheat.networks.registry import list_models as list_models
+    from fheat.networks.registry import register_model as register_model
     from fheat.ops.heat import FractionalHeat as FractionalHeat
+    from fheat.system.errors import BadInput as BadInput
 
 _HOME = {
-    "BadInput": "fheat.errors",
+    "BadInput": "fheat.system.errors",
     "Card": "fheat.models.card",
     "FractionalHeat": "fheat.ops.heat",
     "Predictor": "fheat.inference.predictor",
-    "allocation": "fheat.allocation",
-    "compose": "fheat.allocation.merge",
-    "cost": "fheat.allocation.cost",
-    "create_model": "fheat.models.registry",
+    "allocation": "fheat.gates.table",
+    "compose": "fheat.gates.retire",
+    "cost": "fheat.gates.cost",
+    "create_model": "fheat.networks.registry",
     "evaluate": "fheat.metrics.evaluate",
-    "instrument": "fheat.allocation.instrument",
-    "list_models": "fheat.models.registry",
+    "instrument": "fheat.gates.instrument",
+    "list_models": "fheat.networks.registry",
     "load": "fheat.models.folder",
-    "merge": "fheat.allocation.merge",
-    "probe": "fheat.allocation.probe",
-    "register_model": "fheat.models.registry",
-    "retire": "fheat.allocation.retire",
+    "merge": "fheat.gates.retire",
+    "probe": "fheat.gates.probe",
+    "register_model": "fheat.networks.registry",
+    "retire": "fheat.gates.retire",
     "save": "fheat.models.folder",
 }
 
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fheat' has no attribute {name!r}")
     module = import_module(_HOME[name])
-    value = module if name == "allocation" else getattr(module, name)  # a room that can be called, see there
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

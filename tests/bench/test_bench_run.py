@@ -8,17 +8,14 @@ import torch
 
 from fheat import cost, create_model
 from fheat.bench.operator import gate_grids
-from fheat.bench.plan import Plan
-from fheat.bench.plot import picture
+from fheat.bench.plan import Conditions, Plan
 from fheat.bench.run import run_plan
 from fheat.bench.scan import part_shape
-from fheat.bench.settings import Settings
+from fheat.bench.show import aligned, check_target, picture, tables, write_record
 from fheat.bench.step import build_step
-from fheat.bench.table import aligned, tables
-from fheat.bench.write import check_target, write_record
-from fheat.errors import BadInput
 from fheat.inference.windows import Windows
 from fheat.ops.gates import gates_of
+from fheat.system.errors import BadInput
 
 TINY = (32, 32, 32)
 PAIR = ("fheat_seg/retired", "light_unetr")
@@ -103,7 +100,7 @@ def test_step():
 def test_steps_do_the_same_work_every_time():
     """Losses are finite, the iteration counts on, and no gate moves."""
     model = create_model("fheat_seg", patch_size=TINY)
-    step = build_step(Settings(), model, "cse", TINY, 1, iterations=3)
+    step = build_step(Conditions(), model, "cse", TINY, 1, iterations=3)
     for _ in range(3):
         step()
     assert int(step.iteration) == 3
@@ -114,7 +111,7 @@ def test_steps_do_the_same_work_every_time():
 
 def test_scan_whole_and_in_part(monkeypatch):
     """Every run takes 10 ms on this clock: two of six windows stand for 30 ms."""
-    monkeypatch.setattr(Settings, "times", lambda settings, runs, **how: dict.fromkeys(runs, 10.0))
+    monkeypatch.setattr(Conditions, "times", lambda settings, runs, **how: dict.fromkeys(runs, 10.0))
     options = {"what": "scan", "scan": (48, 40, 32), "stride": (8, 8, 8), "batch": 2}
     whole = record(**options)["results"]["scan"]
     assert whole["windows"] == 3 * 2 * 1
@@ -135,10 +132,10 @@ def test_the_part_of_a_scan_has_two_windows():
 
 
 def test_bfloat16_is_what_the_network_sees():
-    settings = Settings(precision="bfloat16")
+    settings = Conditions(precision="bfloat16")
     layer = torch.nn.Linear(4, 4)
     assert settings.forward(layer, torch.zeros(1, 4))().dtype == torch.bfloat16
-    assert Settings().forward(layer, torch.zeros(1, 4))().dtype == torch.float32
+    assert Conditions().forward(layer, torch.zeros(1, 4))().dtype == torch.float32
 
 
 def test_files(window, tmp_path):

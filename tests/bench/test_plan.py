@@ -3,10 +3,9 @@
 import pytest
 
 from fheat.bench.networks import EVERY, SMALL, build
-from fheat.bench.plan import Plan
-from fheat.bench.settings import grids, numbers
-from fheat.errors import BadInput
+from fheat.bench.plan import Plan, grids, numbers
 from fheat.ops.gates import gates_of
+from fheat.system.errors import BadInput
 
 TINY = (32, 32, 32)
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from fheat.bench.growth import doublings, exponent
-from fheat.bench.machine import machine
 from fheat.bench.timing import REPEATS, interleaved, ratios, turns
+from fheat.bench.window import doublings, exponent
+from fheat.system.machine import machine
 
 
 def test_every_turn_has_every_candidate_once_and_places_are_shared_out():

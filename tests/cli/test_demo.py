@@ -8,9 +8,9 @@ import pytest
 from fheat.cli import demo
 from fheat.cli.gate_screen import gate_lines
 from fheat.cli.main import main
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
-from fheat.engine.run_folder import RunFolder
+from fheat.training.loop import Run
+from fheat.training.run_folder import RunFolder
+from fheat.training.settings import TrainConfig
 
 
 @pytest.fixture

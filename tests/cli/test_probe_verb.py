@@ -9,13 +9,13 @@ from fheat import Card, create_model, load, probe, save
 from fheat.cli.main import main
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
-from fheat.engine.batches import labelled_batches
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
-from fheat.engine.scans import load_scans
 from fheat.methods.supervised import Supervised
 from fheat.models.card import Intensity
 from fheat.ops.gates import gates_of
+from fheat.training.batches import labelled_batches
+from fheat.training.loop import Run
+from fheat.training.scans import load_scans
+from fheat.training.settings import TrainConfig
 
 PATCH = (32, 32, 32)
 BATCHES = 3

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from fheat.allocation.simulation_plan import simulate
 from fheat.cli.main import main
+from fheat.studies.simulation.plan import simulate
 
 SHORT = ["simulate", "--seeds", "1", "--iterations", "60"]
 PNG = b"\x89PNG"

@@ -15,11 +15,11 @@ import torch
 from fheat.cli.main import main
 from fheat.cli.train import Train, _Lines, _picture
 from fheat.data.phantom import write_phantoms
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Look, Run, Stopped
-from fheat.engine.step import Step
-from fheat.errors import BadInput
 from fheat.io import Volume, read_nifti, write_nifti
+from fheat.system.errors import BadInput
+from fheat.training.loop import Look, Run, Stopped
+from fheat.training.settings import TrainConfig
+from fheat.training.step import Step
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -165,7 +165,7 @@ def test_scans_that_do_not_fit_name_the_setting(phantoms, tmp_path, capsys, monk
     def full(volumes, device, resident):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("fheat.engine.loop.place", full)
+    monkeypatch.setattr("fheat.training.loop.place", full)
     says = ("a set of 3 scans does not fit into the memory of cpu", "set resident to no")
     refused(capsys, [phantoms, *SMALL, "--labelled", 1, "--out", tmp_path / "run"], 3, *says)
 
@@ -220,7 +220,7 @@ def test_options(phantoms, tmp_path, capsys, words, code, says):
 def test_a_used_run_folder_is_refused_before_scans_are_read(phantoms, tmp_path, capsys, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    monkeypatch.setattr("fheat.engine.loop.load_scans", None)
+    monkeypatch.setattr("fheat.training.loop.load_scans", None)
     refused(
         capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], 3, "exists and is not empty", "choose another folder"
     )
@@ -263,7 +263,7 @@ def test_resuming_with_other_settings(phantoms, tmp_path, capsys):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_while_scans_are_read(phantoms, tmp_path, capsys, monkeypatch, number, code):
-    monkeypatch.setattr("fheat.engine.loop.load_scans", lambda *anything: os.kill(os.getpid(), number))
+    monkeypatch.setattr("fheat.training.loop.load_scans", lambda *anything: os.kill(os.getpid(), number))
     assert refused(capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], code) == "fheat: interrupted\n"
     assert not (tmp_path / "run").exists()
 

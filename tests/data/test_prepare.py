@@ -160,7 +160,7 @@ def test_command_line(tmp_path, capsys):
 
 def test_a_full_disk_leaves_no_part_of_a_case(tmp_path, monkeypatch):
     make_msd(tmp_path / "src")
-    import fheat.data.nnunet as nnunet
+    import fheat.data.layouts.nnunet as nnunet
 
     written = []
 

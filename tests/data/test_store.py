@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fheat.data.pack import all_coded, bytes_together, pack, pack_all
-from fheat.data.store import VolumeStore, corners_at
+from fheat.data.store import VolumeStore, all_coded, bytes_together, corners_at, pack, pack_all
 from fheat.data.stream import HostStore
 
 PATCH = (8, 6, 5)

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from fheat import create_model
-from fheat.methods.components import largest_component
-from fheat.nn.conv import SmallConv3d
+from fheat.nn.layers import SmallConv3d
 from fheat.ops import kernels
+from fheat.ops.largest_component import largest_component
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PATCH = (112, 112, 80)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fheat.methods.cse import read_weak
 from fheat.ops import kernels
 from fheat.ops.voxel_sums import voxel_sums
-from fheat.ops.weak_view import read_weak
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PATCH = (112, 112, 80)

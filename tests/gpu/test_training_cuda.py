@@ -5,17 +5,15 @@ import pytest
 import torch
 
 from fheat import create_model
-from fheat.data.pack import pack_all
-from fheat.data.store import VolumeStore
+from fheat.data.store import VolumeStore, pack_all
 from fheat.data.stream import HostStore
-from fheat.engine import step as engine_step
-from fheat.engine.batches import Batches
-from fheat.engine.optimiser import Optimiser, Rates
-from fheat.engine.order import draw_order, draw_places
-from fheat.engine.probing import Probing
-from fheat.engine.state import restore, state_of
-from fheat.engine.step import Step
 from fheat.methods.cse import CSE
+from fheat.training import step as engine_step
+from fheat.training.batches import Batches, draw_order, draw_places
+from fheat.training.checkpoints import restore, state_of
+from fheat.training.optimiser import Optimiser, Rates
+from fheat.training.probing import Probing
+from fheat.training.step import Step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PATCH = (48, 48, 32)

@@ -11,7 +11,7 @@ from torch import nn
 from fheat import Card, Predictor, create_model, save
 from fheat.data.orientation import reorient
 from fheat.data.resample import coordinates, interpolate, resample
-from fheat.inference.components import keep_largest
+from fheat.inference.postprocessing import keep_largest
 from fheat.inference.restore import Restorer, paint
 from fheat.inference.scan import Grid, Scan
 from fheat.inference.windows import Windows

@@ -11,13 +11,13 @@ from torch import nn
 
 from fheat import BadInput, FractionalHeat, Predictor, create_model, retire
 from fheat.inference import runtimes
+from fheat.inference.compilable import compilable
 from fheat.inference.replay import Replay
 from fheat.inference.runtimes import FASTEST, CompiledNetwork, on_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
-from fheat.models.compilable import compilable
 from fheat.nn.fheat import FHEAT
-from fheat.nn.norm import one_group
+from fheat.nn.layers import one_group
 from fheat.ops.gates import gates_of
 from fheat.ops.rational import Rational
 

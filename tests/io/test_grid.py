@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fheat.io import Volume, read_nifti, write_nifti
-from fheat.io.grid import APART, grid_difference
+from fheat.io.volume import APART, grid_difference
 from tests.grids import affines, oblique
 
 

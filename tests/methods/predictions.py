@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fheat.methods.base import Batch
-from fheat.models.base import Features
+from fheat.networks.base import Features
 
 
 class Given(nn.Module):

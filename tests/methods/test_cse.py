@@ -8,14 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fheat import create_model
-from fheat.data.augment import gamma, noise, soft_mask
 from fheat.methods.base import Batch
-from fheat.methods.components import largest_component
-from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box
+from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box, gamma, noise, soft_mask, spread
 from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
-from fheat.models.base import Features
+from fheat.networks.base import Features
+from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import voxel_sums
-from fheat.ops.weak_view import spread
 from tests.methods.predictions import consistency
 
 LA, CUBE = torch.Size((112, 112, 80)), torch.Size((96, 96, 96))

@@ -1,6 +1,6 @@
 """The thirteen checks that a reproduction of the semi-supervised protocols should pass, (a) to (m), each by its letter.
 
-Those of CSE are looked at more closely in `test_cse.py`, its rates in `tests/engine/test_step.py`.
+Those of CSE are looked at more closely in `test_cse.py`, its rates in `tests/training/test_step.py`.
 """
 
 import itertools
@@ -17,17 +17,15 @@ from torch import nn
 
 import fheat
 from fheat import create_model
-from fheat.data.augment import soft_mask
-from fheat.engine.schedule import released_rate
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
-from fheat.methods.cse import CSE, box_and_step, draw_box
+from fheat.methods.cse import CSE, box_and_step, draw_box, soft_mask
 from fheat.methods.distance import signed_distance
 from fheat.methods.losses import masked_dice_loss
-from fheat.methods.ramp import ramped_weight, sigmoid_ramp
-from fheat.methods.teacher import MeanTeacher, teacher_decay
+from fheat.methods.teacher import MeanTeacher, ramped_weight, sigmoid_ramp, teacher_decay
 from fheat.methods.uncertainty import entropy, uncertainty_threshold
 from fheat.ops.voxel_sums import voxel_sums
+from fheat.training.optimiser import released_rate
 from tests.methods.predictions import consistency
 
 LA = torch.Size((112, 112, 80))

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fheat
-from fheat.errors import BadInput
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Scores, evaluate_labels
-from fheat.metrics.table import KINDS, Row, Table
+from fheat.metrics.table import KINDS, CaseRow, Table
+from fheat.system.errors import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -27,7 +27,9 @@ def scores(dice=0.5, kind="both", unit="mm", distance=1.0):
 
 
 def table(*values, **facts):
-    return Table(tuple(Row(f"c{index}", "liver", scores(value)) for index, value in enumerate(values)), "mm", **facts)
+    return Table(
+        tuple(CaseRow(f"c{index}", "liver", scores(value)) for index, value in enumerate(values)), "mm", **facts
+    )
 
 
 def test_classes_and_regions_by_hand():
@@ -70,10 +72,10 @@ def test_labels_that_are_refused(prediction, labels, error, says):
 
 def test_summary_by_hand():
     rows = [
-        Row("a", "liver", scores(0.8, distance=2.0)),
-        Row("b", "liver", scores(0.6, distance=4.0)),
-        Row("c", "liver", scores(0.0, "missed")),
-        Row("a", "tumour", scores(1.0, "both_empty")),
+        CaseRow("a", "liver", scores(0.8, distance=2.0)),
+        CaseRow("b", "liver", scores(0.6, distance=4.0)),
+        CaseRow("c", "liver", scores(0.0, "missed")),
+        CaseRow("a", "tumour", scores(1.0, "both_empty")),
     ]
     found = Table(tuple(rows), "mm").summary()
     liver, tumour = found["liver"], found["tumour"]
@@ -118,9 +120,9 @@ def test_empty_masks_as_documented(metric, kind, value, fate):
         assert isinstance(found[metric], float)
     else:
         assert found[metric] == {"None": None, "0": 0.0, "1": 1.0}[value]
-    base = [Row("base", "x", scores(0.25, unit="voxels"))]
+    base = [CaseRow("base", "x", scores(0.25, unit="voxels"))]
     alone = Table(tuple(base), "voxels").summary()["x"].metrics[metric]
-    both = Table((*base, Row("new", "x", found)), "voxels").summary()["x"]
+    both = Table((*base, CaseRow("new", "x", found)), "voxels").summary()["x"]
     assert both.kinds[kind] == (2 if kind == "both" else 1)
     if fate == "counted":
         assert both.metrics[metric].n == 2
@@ -132,9 +134,9 @@ def test_empty_masks_as_documented(metric, kind, value, fate):
 
 def test_print_says_what_is_undefined():
     rows = (
-        Row("a", "liver", scores(0.90471)),
-        Row("b", "liver", scores(0.0, "missed")),
-        Row("a", "new\nline", scores()),
+        CaseRow("a", "liver", scores(0.90471)),
+        CaseRow("b", "liver", scores(0.0, "missed")),
+        CaseRow("a", "new\nline", scores()),
     )
     text = str(Table(rows, "mm", tolerance=1.5))
     lines = text.splitlines()
@@ -155,8 +157,8 @@ def test_print_says_what_is_undefined():
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ((Row("a", "x", scores()), Row("b", "x", scores(unit="voxels"))), "'b' is in voxels in a table in mm"),
-        ((Row("a", "x", scores()), Row("a", "x", scores())), "case 'a' has 2 rows for class 'x'"),
+        ((CaseRow("a", "x", scores()), CaseRow("b", "x", scores(unit="voxels"))), "'b' is in voxels in a table in mm"),
+        ((CaseRow("a", "x", scores()), CaseRow("a", "x", scores())), "case 'a' has 2 rows for class 'x'"),
     ],
 )
 def test_refuses_rows_that_do_not_fit(rows, says):
@@ -166,9 +168,9 @@ def test_refuses_rows_that_do_not_fit(rows, says):
 
 def test_refuses_numbers_that_contradict_the_kind():
     with pytest.raises(ValueError, match="hd95 is a number though kind is 'missed'"):
-        Row("a", "x", Scores(0.0, 0.0, 1.0, None, None, None, None, case="missed", unit="mm"))
+        CaseRow("a", "x", Scores(0.0, 0.0, 1.0, None, None, None, None, case="missed", unit="mm"))
     with pytest.raises(ValueError, match="asd is nothing though kind is 'both'"):
-        Row("a", "x", Scores(0.5, 0.4, 1.0, 1.0, None, 1.0, 1.0, case="both", unit="mm"))
+        CaseRow("a", "x", Scores(0.5, 0.4, 1.0, 1.0, None, 1.0, 1.0, case="both", unit="mm"))
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -181,7 +183,7 @@ def tables(draw):
     for case, label in draw(st.lists(st.tuples(names, names), min_size=1, max_size=5, unique=True)):
         kind = draw(st.sampled_from(KINDS))
         surfaces = [draw(lengths) for _ in range(4)] + [draw(shares)] if kind == "both" else [None] * 5
-        rows.append(Row(case, label, Scores(draw(shares), draw(shares), *surfaces, case=kind, unit=unit)))
+        rows.append(CaseRow(case, label, Scores(draw(shares), draw(shares), *surfaces, case=kind, unit=unit)))
     return Table(tuple(rows), unit, draw(lengths))
 
 

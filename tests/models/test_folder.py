@@ -15,7 +15,7 @@ from safetensors.torch import save as to_bytes
 
 from fheat import BadInput, Card, FractionalHeat, allocation, create_model, load, register_model, retire, save
 from fheat.models.folder import _canonical, _sha256
-from fheat.models.registry import _NETWORKS
+from fheat.networks.registry import _NETWORKS
 from fheat.ops.gates import gates_of
 
 PATCH = (32, 32, 32)
@@ -203,7 +203,7 @@ def test_nothing_is_overwritten_unasked(folder, tmp_path):
 def test_overwrite_replaces_and_leaves_nothing_behind(folder):
     other = create_model("fheat_seg", patch_size=PATCH, mixer="gelu")
     save(other, folder, overwrite=True)
-    assert load(folder).recipe.options == {"mixer": "gelu"}
+    assert load(folder).spec.options == {"mixer": "gelu"}
     assert os.listdir(folder.parent) == [folder.name]
 
 
@@ -221,7 +221,7 @@ def test_failed_write_keeps_the_old_folder(folder, monkeypatch):
 
 
 def test_save_refuses_what_it_could_not_build_again(tmp_path):
-    with pytest.raises(TypeError, match="Linear has no recipe"):
+    with pytest.raises(TypeError, match="Linear has no spec"):
         save(torch.nn.Linear(2, 2), tmp_path / "m")
     model = half_closed()
     gates_of(model)["dec1"].theta.data.fill_(float("nan"))
@@ -267,7 +267,7 @@ class Tied(torch.nn.Module):
 
 
 def test_unusual_networks_come_back_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("fheat.models.registry._NETWORKS", dict(_NETWORKS))
+    monkeypatch.setattr("fheat.networks.registry._NETWORKS", dict(_NETWORKS))
     register_model("tied", Tied)
     model = create_model("tied").eval()
     model.gate.delta.data.fill_(-1.0)
@@ -282,7 +282,7 @@ def test_unusual_networks_come_back_the_same(tmp_path, monkeypatch):
 
 def test_tuples_in_options_are_stored(tmp_path):
     model = create_model("fheat_seg", patch_size=PATCH, gates=("dec1", "enc1"))
-    assert load(save(model, tmp_path / "m")).recipe == model.recipe
+    assert load(save(model, tmp_path / "m")).spec == model.spec
 
 
 def test_card_stays_with_the_network(folder, tmp_path):
@@ -325,10 +325,10 @@ def test_links_are_followed(folder, tmp_path, monkeypatch):
     link.symlink_to(folder)
     save(create_model("fheat_seg", patch_size=PATCH, mixer="gelu"), link, overwrite=True)
     assert link.is_symlink()
-    assert load(folder).recipe.options == {"mixer": "gelu"}
+    assert load(folder).spec.options == {"mixer": "gelu"}
     monkeypatch.chdir(folder)
     save(half_closed(), ".", overwrite=True)
-    assert load(folder).recipe.options == {}
+    assert load(folder).spec.options == {}
     assert sorted(os.listdir(tmp_path)) == ["latest", "model"]
 
 

@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from fheat import allocation, create_model, list_models, load, register_model, retire, save
-from fheat.models.half import FULL_BELOW, halve
-from fheat.models.registry import _NETWORKS
+from fheat.models.folder import FULL_BELOW, halve
+from fheat.networks.registry import _NETWORKS
 from fheat.ops import Rational
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
@@ -115,8 +115,8 @@ def test_other_kinds_are_refused(tmp_path):
 
 
 def test_tied_weights_and_infinite_buffers(tmp_path, monkeypatch):
-    monkeypatch.setattr("fheat.models.registry._NETWORKS", dict(_NETWORKS))
-    monkeypatch.setattr("fheat.models.half.FULL_BELOW", 1)
+    monkeypatch.setattr("fheat.networks.registry._NETWORKS", dict(_NETWORKS))
+    monkeypatch.setattr("fheat.models.folder.FULL_BELOW", 1)
     register_model("tied", Tied)
     model = create_model("tied").eval()
     restored = load(save(model, tmp_path / "m", dtype="float16"))

@@ -13,13 +13,13 @@ import fheat.models.zoo
 from fheat import BadInput, Card, Predictor, allocation, create_model, load, save
 from fheat.cli.main import main
 from fheat.data.phantom import phantom, write_phantoms
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
 from fheat.io import Volume, write_nifti
 from fheat.metrics.overlap import dice
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import ZOO, checked_name, find_folder, missing_facts, zoo_folder, zoo_names
 from fheat.ops.gates import gates_of
+from fheat.training.loop import Run
+from fheat.training.settings import TrainConfig
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATCH = (32, 32, 32)

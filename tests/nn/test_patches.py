@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.patches import PatchConv3d, PatchTransposed3d
+from fheat.nn.layers import PatchConv3d, PatchTransposed3d
 from fheat.ops import kernels
 
 

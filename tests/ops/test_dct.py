@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fheat.ops import dct, idct
-from fheat.ops._constants import _BUILT
-from fheat.ops.crossovers import CROSSOVERS
-from fheat.ops.dct import axis_macs, dct_matrix, transform_for
+from fheat.ops.dct import _BUILT, CROSSOVERS, axis_macs, dct_matrix, transform_for
 from fheat.testing import assert_orthonormal
 
 ALGORITHMS = ("product", "split", "fft")

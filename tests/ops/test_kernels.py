@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from scipy.fft import dctn, idctn
 from torch import nn
 
-from fheat.methods import components
 from fheat.nn.blocks import FHEATBlock, FHEATStage
-from fheat.nn.norm import one_group
+from fheat.nn.layers import one_group
 from fheat.ops import kernels
+from fheat.ops import largest_component as components
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
 

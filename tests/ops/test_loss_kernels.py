@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fheat.methods import components, cse
+from fheat.methods import cse
 from fheat.methods.base import Batch
-from fheat.methods.cse import CSE
+from fheat.methods.cse import CSE, read_weak
 from fheat.ops import kernels
+from fheat.ops import largest_component as components
 from fheat.ops.voxel_sums import NOWHERE, VoxelSums, voxel_sums
-from fheat.ops.weak_view import read_weak
 from tests.methods.predictions import Given
 
 SHAPES = [(2, 2, (9, 6, 11)), (3, 3, (5, 3, 7)), (1, 5, (3, 4, 7)), (2, 2, (1, 1, 1)), (1, 16, (2, 4, 3))]

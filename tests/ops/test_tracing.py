@@ -5,7 +5,7 @@ import torch
 
 from fheat import FractionalHeat
 from fheat.ops import Rational, dct, idct
-from fheat.ops._constants import _BUILT
+from fheat.ops.dct import _BUILT
 
 
 def prepare(gate, x, cold):

@@ -1,4 +1,4 @@
-"""What the program computes from given inputs, through its command line: kept as references that no redesign may change.
+"""What the program computes from given inputs, through its command line: references that no redesign may change.
 
 `python -m tests.references.measure` writes `references.json` anew. Numbers are kept as Python prints them, which is
 exact; on the machine they were made on a later version must repeat them bit by bit, on another one closely.
@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import io
 import json
-import platform
 import shutil
 import sys
 import tempfile
@@ -67,7 +66,8 @@ def measure(folder: Path) -> dict[str, Any]:
     run(f"train --resume --device cpu --out {again}")
     found["resumed"] = losses(again)
     run(f"data phantom {folder / 'large'} --cases 4 --test 0 --seed 5")
-    run(f"predict la-4 {folder / 'large' / 'imagesTr'} {folder / 'masks'} --device cpu --runtime torch --stride 56 56 40")
+    images, options = folder / "large" / "imagesTr", "--device cpu --runtime torch --stride 56 56 40"
+    run(f"predict la-4 {images} {folder / 'masks'} {options}")
     found["masks"] = {
         path.name: [int(mask.sum()), hashlib.sha256(mask.tobytes()).hexdigest()]
         for path in sorted((folder / "masks").glob("*.nii.gz"))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fheat.data.phantom import write_phantoms
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
+from fheat.training.loop import Run
+from fheat.training.settings import TrainConfig
 
 
 @pytest.fixture(scope="session")

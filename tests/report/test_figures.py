@@ -9,9 +9,8 @@ import pytest
 from matplotlib import image
 
 from fheat.cli.main import main
-from fheat.report.figures import save_figures
-from fheat.report.page import figure, planes
-from fheat.report.picture import png_picture
+from fheat.figures.page import figure, planes
+from fheat.figures.picture import png_picture, save_figures
 from fheat.report.write import write_report
 from tests.report.test_report import probe, read, write_lines
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fheat.engine.config import TrainConfig
 from fheat.report.pairing import agreement, attenuations, foretold, pairings, probes_section
-from fheat.report.record import ProbeAt, Record, read_record
+from fheat.training.runs import ProbeAt, RunHistory, read_history
+from fheat.training.settings import TrainConfig
 from tests.report.test_report import Reader, probe, write_lines
 
 SITES = ("enc1", "enc2", "dec1")
@@ -24,21 +24,21 @@ def record(tmp_path, probes):
         | {f"alpha.{site}": 0.5 for site in SITES}
         for n in range(4)
     ]
-    return Record(tmp_path, TrainConfig(data="scans", iterations=4), steps, [], {}, probes)
+    return RunHistory(tmp_path, TrainConfig(data="scans", iterations=4), steps, [], {}, probes)
 
 
 def test_a_probe_is_read_as_it_is_written(run):
     step = {"iteration": 1, "total": 1.0, "D.x": 1.0, "alpha.x": 0.5}
     later = probe(pairing=-2, error=math.nan, attenuation=None) | {"iteration": 1}
     write_lines(run, later, step, probe())
-    found = read_record(run).probes
+    found = read_history(run).probes
     assert list(found) == [0, 1]
     assert found[0]["x"].pairing == 1.0
     assert math.isnan(found[0]["x"].slope_error)
     assert found[1]["x"].pairing == -2.0
     assert math.isnan(found[1]["x"].error)
     assert math.isnan(found[1]["x"].attenuation)
-    assert read_record(run).losses == ["total"]
+    assert read_history(run).losses == ["total"]
 
 
 def test_agreement_counts_signs_that_told_the_end(tmp_path):

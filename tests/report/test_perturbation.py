@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from fheat.engine.config import TrainConfig
 from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.perturbation import After, after, after_section, marks_of
-from fheat.report.record import Record, Validation
+from fheat.training.runs import RunHistory, Validation
+from fheat.training.settings import TrainConfig
 from tests.report.test_report import Reader
 
 # D in iterations 1 to 6; iteration 4 is disturbed.
@@ -30,7 +30,7 @@ def record(tmp_path):
         for n in range(6)
     ]
     scores = [Validation(iteration, mean, {"a": mean}) for iteration, mean in ((2, 0.9026), (4, 0.85), (6, 0.8722))]
-    return Record(tmp_path, TrainConfig(data="scans", iterations=6), steps, scores, {})
+    return RunHistory(tmp_path, TrainConfig(data="scans", iterations=6), steps, scores, {})
 
 
 def test_every_gate_before_right_after_and_at_the_end(record):

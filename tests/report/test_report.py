@@ -9,16 +9,15 @@ from html.parser import HTMLParser
 import pytest
 
 from fheat import allocation, cost, load, retire
-from fheat.allocation.cost import giga
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
-from fheat.engine.config import TrainConfig
+from fheat.figures.page import Section, figure, page, paragraph, planes, table
+from fheat.gates.cost import giga
 from fheat.report.curves import losses, means
-from fheat.report.page import Section, figure, page, paragraph, planes, table
-from fheat.report.record import read_record
-from fheat.report.spectral import response
-from fheat.report.story import summary
+from fheat.report.gates import response, summary
 from fheat.report.write import write_report
+from fheat.training.runs import read_history
+from fheat.training.settings import TrainConfig
 
 VOID = {"meta", "img", "br"}
 
@@ -159,7 +158,7 @@ def test_numbers_are_those_of_the_log_and_the_model(finished, report):
 
 
 def test_the_summary_says_what_closed_what_it_saves_and_what_it_reached(finished, report):
-    record, model = read_record(finished), load(finished / "final")
+    record, model = read_history(finished), load(finished / "final")
     words = re.search(r'<p class="summary">(.*?)</p>', report.read_text())[1]
     closed = [site for site in record.sites if record.closed_at(site) is not None]
     idle = [gate.site for gate in allocation(model) if gate.grid == (1, 1, 1)]
@@ -171,7 +170,7 @@ def test_the_summary_says_what_closed_what_it_saves_and_what_it_reached(finished
     assert set(record.survivors) == set(record.sites) - set(closed)
     for site in set(record.survivors) - set(idle):
         assert re.search(rf"\b{site}\)? (kept )?D = {record.steps[-1][f'D.{site}']:.4f}", words)
-    saved = 1 - cost(retire(model)).macs / cost(model.recipe.build()).macs
+    saved = 1 - cost(retire(model)).macs / cost(model.spec.build()).macs
     assert f"retiring the closed ones saves {saved:.1%} of the multiply-adds" in words
     best = max(found.mean for found in record.validations)
     assert f"validation Dice {best:.4f} at best, {record.validations[-1].mean:.4f} at iteration 6." in words
@@ -195,7 +194,7 @@ def test_the_summary_of_a_log_alone(run, strengths, words):
         f"alpha.{site}": 0.5 for site in strengths
     }
     write_lines(run, {"iteration": 1, "total": 1.0} | gates)
-    assert summary(read_record(run)) == words
+    assert summary(read_history(run)) == words
 
 
 def test_the_slices_have_both_contours_and_the_dice_of_the_prediction(finished, report):
@@ -203,7 +202,7 @@ def test_the_slices_have_both_contours_and_the_dice_of_the_prediction(finished, 
     from fheat.data.layouts import open_dataset
     from fheat.data.read import read_image, read_label
 
-    data = read_record(finished).config.data
+    data = read_history(finished).config.data
     (case,) = open_dataset(data).split("validation")
     mask, label = Predictor(finished / "final").segment(read_image(case)), read_label(case)
     words = f"{case.id}: prediction in orange, reference in blue. Dice on the scan's own grid: left_atrium "
@@ -243,7 +242,7 @@ def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset
 
 
 def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
-    data = shutil.copytree(read_record(run).config.data, tmp_path / "scans")
+    data = shutil.copytree(read_history(run).config.data, tmp_path / "scans")
     settings = json.loads((data / "dataset.json").read_text())
     for path in (data / "imagesTr").glob("*_0000.nii.gz"):
         shutil.copy(path, path.with_name(path.name.replace("_0000", "_0001")))
@@ -257,7 +256,7 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
 
 
 def test_a_network_without_gates_has_a_report_too(tmp_path):
-    from fheat.engine.loop import Run
+    from fheat.training.loop import Run
 
     write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
     settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}
@@ -345,7 +344,7 @@ def test_options(run, tmp_path, capsys):
 
 
 def test_train_writes_the_report(finished, tmp_path, capsys):
-    data = read_record(finished).config.data
+    data = read_history(finished).config.data
     arguments = ["--labelled", "2", "--patch-size", "32", "32", "32", "--iterations", "1", "--device", "cpu"]
     assert main(["train", data, *arguments, "--out", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "run" / "report.html")
@@ -355,9 +354,9 @@ def test_train_writes_the_report(finished, tmp_path, capsys):
 def test_closed_for_good_means_to_the_end(run):
     rows = [{"iteration": at, "total": 1.0, "D.a": d, "alpha.a": 0.5} for at, d in enumerate((1, 0, 2, 0, 0), start=1)]
     (run / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_record(run).closed_at("a") == 4
+    assert read_history(run).closed_at("a") == 4
     (run / "log.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    assert read_record(run).closed_at("a") is None
+    assert read_history(run).closed_at("a") is None
 
 
 def test_a_long_log_is_drawn_as_means(run):
@@ -365,7 +364,7 @@ def test_a_long_log_is_drawn_as_means(run):
     assert means([1, 2, 3], 1) == [1, 2, 3]
     (run / "config.toml").write_text((run / "config.toml").read_text().replace("iterations = 6", "iterations = 5000"))
     write_lines(run, *({"iteration": at, "total": 2.0 + at % 2} for at in range(1, 5001)))
-    drawn = losses(read_record(run))
+    drawn = losses(read_history(run))
     assert "was 3.0000 at iteration 1 and is 2.0000 at iteration 5,000. Drawn as means of 9 logged iterations." in drawn
     assert len(drawn) < 60_000
 

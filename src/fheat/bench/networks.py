@@ -6,11 +6,11 @@ from typing import Final
 
 import torch
 
-from fheat.allocation.retire import retire
-from fheat.errors import BadInput
-from fheat.models.base import SegmentationNetwork
-from fheat.models.registry import create_model
+from fheat.gates.retire import retire
+from fheat.networks.base import SegmentationNetwork
+from fheat.networks.registry import create_model
 from fheat.ops.gates import gates_of
+from fheat.system.errors import BadInput
 
 EVERY: Final = (
     "fheat_seg/retired",

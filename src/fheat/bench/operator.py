@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import torch
 
-from fheat.allocation.sites import visits
-from fheat.bench.settings import Settings, Triple, named
-from fheat.bench.timing import Run, ratios
-from fheat.models.registry import create_model
+from fheat.bench.plan import Conditions, Triple, named
+from fheat.bench.timing import Work, ratios
+from fheat.gates.sites import visits
+from fheat.networks.registry import create_model
 from fheat.ops.heat import FractionalHeat
 
 NETWORKS: Final = ("fheat_seg", "fheat_seg_l")
@@ -15,7 +15,7 @@ PATCHES: Final[tuple[Triple, ...]] = ((112, 112, 80), (96, 96, 96))
 METHODS: Final = ("product", "auto", "split", "fft")
 
 
-def operator_times(settings: Settings, patches: tuple[Triple, ...] = PATCHES, batch: int = 1) -> dict[str, Any]:
+def operator_times(settings: Conditions, patches: tuple[Triple, ...] = PATCHES, batch: int = 1) -> dict[str, Any]:
     """Time one gate on random input, forward and with backward; ratios are to `product`."""
     torch.manual_seed(settings.seed)
     rows = []
@@ -47,7 +47,7 @@ def gate_grids(patches: tuple[Triple, ...]) -> dict[tuple[int, tuple[int, ...]],
     return found
 
 
-def channel_times(settings: Settings, channels: tuple[int, ...], grid: Triple, batch: int) -> dict[str, float]:
+def channel_times(settings: Conditions, channels: tuple[int, ...], grid: Triple, batch: int) -> dict[str, float]:
     """Return milliseconds of one gate on one grid, by its number of channels."""
     torch.manual_seed(settings.seed)
     gate = FractionalHeat().to(settings.device)
@@ -55,7 +55,7 @@ def channel_times(settings: Settings, channels: tuple[int, ...], grid: Triple, b
     return settings.times({count: settings.forward(gate, x) for count, x in tensors.items()})
 
 
-def _with_backward(gate: FractionalHeat, x: torch.Tensor) -> Run:
+def _with_backward(gate: FractionalHeat, x: torch.Tensor) -> Work:
     def run() -> None:
         gate(x.clone().requires_grad_()).sum().backward()
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from fheat.bench.machine import machine
 from fheat.bench.networks import Networks, build
 from fheat.bench.operator import PATCHES, operator_times
-from fheat.bench.plan import Part, Plan
-from fheat.bench.settings import Settings
+from fheat.bench.plan import Conditions, Part, Plan
 from fheat.bench.step import step_times
-from fheat.bench.timing import Progress
 from fheat.bench.window import batch_times, growth_over_channels, size_times, window_times
+from fheat.system.machine import machine
+from fheat.system.progress import Progress
 
 Watch = Callable[[str], AbstractContextManager[Progress]]
 FORMAT = 1
@@ -34,7 +33,7 @@ def run_plan(plan: Plan, command: str, watch: Watch) -> dict[str, Any]:
     rounds: dict[str, int] = {}
     for part in plan.parts:
         with watch(part) as show:
-            settings = Settings(
+            settings = Conditions(
                 plan.device, plan.rounds_of(part), plan.precision_of(part), plan.seed, progress=show, notes=notes
             )
             with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
@@ -61,12 +60,12 @@ def _networks(plan: Plan, part: Part, missing: dict[str, str]) -> Networks:
     return found
 
 
-def _operator(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, Any]:
+def _operator(plan: Plan, settings: Conditions, missing: dict[str, str]) -> dict[str, Any]:
     patches = (plan.patch,) if plan.patch else PATCHES[:1] if plan.quick else PATCHES
     return {"operator": operator_times(settings, patches, plan.batch_of("operator"))}
 
 
-def _step(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, Any]:
+def _step(plan: Plan, settings: Conditions, missing: dict[str, str]) -> dict[str, Any]:
     rows = []
     for method in plan.methods:
         networks = _networks(plan, "step", missing)  # fresh ones, as steps change them
@@ -74,7 +73,7 @@ def _step(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, 
     return {"step": rows}
 
 
-def _window(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, Any]:
+def _window(plan: Plan, settings: Conditions, missing: dict[str, str]) -> dict[str, Any]:
     patch, batch, found = plan.patch_of("window"), plan.batch_of("window"), {}
     if plan.sizes or plan.batches or not plan.channels:
         networks = _networks(plan, "window", missing)
@@ -87,7 +86,7 @@ def _window(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str
     return found or {"window": window_times(settings, networks, patch, batch)}
 
 
-def _scan(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, Any]:
+def _scan(plan: Plan, settings: Conditions, missing: dict[str, str]) -> dict[str, Any]:
     from fheat.bench.scan import scan_times  # reads files too, which needs more libraries than the other parts
 
     networks = _networks(plan, "scan", missing)
@@ -102,7 +101,7 @@ def _scan(plan: Plan, settings: Settings, missing: dict[str, str]) -> dict[str, 
     return {"scan": found}
 
 
-_PARTS: dict[Part, Callable[[Plan, Settings, dict[str, str]], dict[str, Any]]] = {
+_PARTS: dict[Part, Callable[[Plan, Conditions, dict[str, str]], dict[str, Any]]] = {
     "operator": _operator,
     "step": _step,
     "window": _window,

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.bench.networks import Networks
-from fheat.bench.settings import Settings, Triple, named
-from fheat.bench.timing import Run, interleaved, ratios
+from fheat.bench.plan import Conditions, Triple, named
+from fheat.bench.timing import Work, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import Runtime
@@ -15,7 +15,7 @@ from fheat.inference.windows import Windows
 
 
 def scan_times(
-    settings: Settings, networks: Networks, shape: Triple, windows: Windows, *, batch: int, longest: float
+    settings: Conditions, networks: Networks, shape: Triple, windows: Windows, *, batch: int, longest: float
 ) -> dict[str, Any]:
     """Time `Predictor.segment` on a random scan, by torch; bfloat16 on a CPU by OpenVINO.
 
@@ -35,7 +35,7 @@ def scan_times(
         for name, network in networks.built.items()
     }
     count, few = (next(iter(predictors.values())).sliding(None).count(image.shape) for image in (scan, part))
-    runs: dict[str, Run] = {}
+    runs: dict[str, Work] = {}
     scaled: dict[str, int] = {}
     for name, predictor in predictors.items():
         on_part = _segment(predictor, part)
@@ -66,5 +66,5 @@ def part_shape(shape: Triple, windows: Windows) -> Triple:
     return length, min(shape[1], windows.size[1]), min(shape[2], windows.size[2])
 
 
-def _segment(predictor: Predictor, image: NDArray[np.float32]) -> Run:
+def _segment(predictor: Predictor, image: NDArray[np.float32]) -> Work:
     return lambda: predictor.segment(image)

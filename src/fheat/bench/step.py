@@ -6,16 +6,15 @@ import numpy as np
 import torch
 
 from fheat.bench.networks import Networks
-from fheat.bench.settings import Settings, Triple, named
+from fheat.bench.plan import Conditions, Triple, named
 from fheat.bench.timing import REPEATS, ratios
-from fheat.data.pack import pack_all
-from fheat.data.store import VolumeStore
-from fheat.engine.optimiser import Optimiser, Rates
-from fheat.engine.order import draw_order, draw_places
-from fheat.engine.step import Step
+from fheat.data.store import VolumeStore, pack_all
 from fheat.methods.base import Method
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised
+from fheat.training.batches import draw_order, draw_places
+from fheat.training.optimiser import Optimiser, Rates
+from fheat.training.step import Step
 
 METHODS = ("cse", "supervised")
 SCANS = 4
@@ -27,7 +26,7 @@ _RATE = 1e-8
 """So low that no gate moves: all that were open stay open, and every iteration does the same work."""
 
 
-def step_times(settings: Settings, networks: Networks, patch: Triple, batch: int, method: str) -> dict[str, Any]:
+def step_times(settings: Conditions, networks: Networks, patch: Triple, batch: int, method: str) -> dict[str, Any]:
     """Time iterations of a method with `batch` labelled scans, and as many unlabelled ones if it has use for them."""
     iterations = _BEFORE + (WARM_UP + settings.rounds) * REPEATS
     steps = {
@@ -50,7 +49,7 @@ def step_times(settings: Settings, networks: Networks, patch: Triple, batch: int
     }
 
 
-def build_step(settings: Settings, network: Any, method: str, patch: Triple, batch: int, iterations: int) -> Step:
+def build_step(settings: Conditions, network: Any, method: str, patch: Triple, batch: int, iterations: int) -> Step:
     """Return a step on random volumes with random labels."""
     torch.manual_seed(settings.seed)
     rule: Method = CSE(patch_size=patch, scans=batch) if method == "cse" else Supervised(labelled=batch)
@@ -77,7 +76,7 @@ def build_step(settings: Settings, network: Any, method: str, patch: Triple, bat
     )
 
 
-def _store(settings: Settings, patch: Triple) -> VolumeStore:
+def _store(settings: Conditions, patch: Triple) -> VolumeStore:
     draw = np.random.default_rng(settings.seed)
     shape = tuple(length + 8 for length in patch)
     images = [draw.standard_normal(shape, dtype=np.float32) for _ in range(2 * SCANS)]

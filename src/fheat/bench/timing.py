@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from fheat.capture import capture, rehearse
+from fheat.system.capture import capture, rehearse
+from fheat.system.progress import Progress
 
-Run = Callable[[], object]
-Progress = Callable[[int, int], None]
+Work = Callable[[], object]
 """Called with the turns done and those there are."""
 REPEATS = 20
 """At most so many runs in one turn."""
@@ -18,7 +18,7 @@ TURN = 0.01
 """Seconds: a run that is shorter is repeated in its turn, since looking at the clock or waiting for a GPU costs too."""
 
 
-def captured(run: Run) -> Run:
+def captured(run: Work) -> Work:
     """Return a replay of `run` as a CUDA graph: what the device does, without the launches of eager mode."""
 
     def thrice() -> None:
@@ -31,7 +31,7 @@ def captured(run: Run) -> Run:
 
 
 def interleaved(
-    candidates: Mapping[str, Run],
+    candidates: Mapping[str, Work],
     rounds: int,
     device: str = "cpu",
     *,
@@ -84,7 +84,7 @@ def ratios(times: Mapping[str, float]) -> dict[str, float]:
     return {name: value / first for name, value in times.items()}
 
 
-def _seconds(run: Run, repeats: int, cuda: bool) -> float:
+def _seconds(run: Work, repeats: int, cuda: bool) -> float:
     """Return the seconds of one run, from several in a row."""
     if cuda:
         torch.cuda.synchronize()
@@ -96,7 +96,7 @@ def _seconds(run: Run, repeats: int, cuda: bool) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _as_graph(name: str, run: Run, notes: list[str] | None) -> Run:
+def _as_graph(name: str, run: Work, notes: list[str] | None) -> Work:
     try:
         return captured(run)
     except torch.OutOfMemoryError:

@@ -1,5 +1,6 @@
-"""One forward pass of one window: networks side by side, and how time grows with voxels, channels and batch."""
+"""How time grows with size: the exponent of a power law, and what a doubling costs."""
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -7,18 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fheat.allocation.cost import cost
-from fheat.bench.growth import doublings, exponent
 from fheat.bench.networks import Networks
 from fheat.bench.operator import channel_times
-from fheat.bench.settings import Settings, Triple, named
-from fheat.bench.timing import Run, ratios
+from fheat.bench.plan import Conditions, Triple, named
+from fheat.bench.timing import Work, ratios
+from fheat.gates.cost import cost
+
+
+def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """Return p of time ~ size^p, by least squares on the logarithms: 1 is linear."""
+    if len(sizes) != len(times) or len(set(sizes)) < 2:
+        raise ValueError(f"{len(sizes)} sizes and {len(times)} times: give two or more different sizes, one time each")
+    x, y = ([math.log(value) for value in values] for values in (sizes, times))
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    rise = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
+    return rise / sum((a - middle_x) ** 2 for a in x)
+
+
+def doublings(sizes: Sequence[int], times: Sequence[float]) -> dict[str, float]:
+    """Return time(2 n) / time(n) wherever both were measured, by the name `n to 2n`: 2 is no gain."""
+    by_size = dict(zip(sizes, times, strict=True))
+    return {f"{size} to {2 * size}": by_size[2 * size] / by_size[size] for size in sizes if 2 * size in by_size}
+
 
 GATE_GRID: Triple = (28, 28, 20)
 """Where the last gate of FHEAT-Seg works; its channels are what grows."""
 
 
-def window_times(settings: Settings, networks: Networks, patch: Triple, batch: int) -> dict[str, Any]:
+def window_times(settings: Conditions, networks: Networks, patch: Triple, batch: int) -> dict[str, Any]:
     """Time one forward pass of every network; ratios are to the first."""
     x = _input(settings, patch, batch)
     times = settings.times({name: settings.forward(network, x) for name, network in networks.built.items()}, warm_up=1)
@@ -34,7 +51,7 @@ def window_times(settings: Settings, networks: Networks, patch: Triple, batch: i
     }
 
 
-def size_times(settings: Settings, networks: Networks, patches: Sequence[Triple], batch: int) -> dict[str, Any]:
+def size_times(settings: Conditions, networks: Networks, patches: Sequence[Triple], batch: int) -> dict[str, Any]:
     """Time windows of growing size, all in one interleaved run, and fit time ~ voxels^p to each network."""
     tensors = [_input(settings, patch, batch) for patch in patches]
     times = _grown(settings, networks, {named(patch): x for patch, x in zip(patches, tensors, strict=True)})
@@ -48,7 +65,7 @@ def size_times(settings: Settings, networks: Networks, patches: Sequence[Triple]
     }
 
 
-def batch_times(settings: Settings, networks: Networks, patch: Triple, batches: Sequence[int]) -> dict[str, Any]:
+def batch_times(settings: Conditions, networks: Networks, patch: Triple, batches: Sequence[int]) -> dict[str, Any]:
     """Time batches of growing size, all in one interleaved run: does doubling one cost less than double?"""
     tensors = [_input(settings, patch, batch) for batch in batches]
     times = _grown(settings, networks, {str(batch): x for batch, x in zip(batches, tensors, strict=True)})
@@ -60,7 +77,7 @@ def batch_times(settings: Settings, networks: Networks, patch: Triple, batches: 
     }
 
 
-def growth_over_channels(settings: Settings, channels: tuple[int, ...], batch: int) -> dict[str, Any]:
+def growth_over_channels(settings: Conditions, channels: tuple[int, ...], batch: int) -> dict[str, Any]:
     """Time one gate over its channels and fit time ~ channels^p."""
     times = list(channel_times(settings, channels, GATE_GRID, batch).values())
     return {
@@ -72,8 +89,8 @@ def growth_over_channels(settings: Settings, channels: tuple[int, ...], batch: i
     }
 
 
-def _grown(settings: Settings, networks: Networks, inputs: dict[str, Tensor]) -> dict[str, list[float]]:
-    candidates: dict[str, Run] = {
+def _grown(settings: Conditions, networks: Networks, inputs: dict[str, Tensor]) -> dict[str, list[float]]:
+    candidates: dict[str, Work] = {
         f"{name} on {size}": settings.forward(network, x)
         for name, network in networks.built.items()
         for size, x in inputs.items()
@@ -82,6 +99,6 @@ def _grown(settings: Settings, networks: Networks, inputs: dict[str, Tensor]) ->
     return {name: [times[f"{name} on {size}"] for size in inputs] for name in networks.built}
 
 
-def _input(settings: Settings, patch: Triple, batch: int) -> Tensor:
+def _input(settings: Conditions, patch: Triple, batch: int) -> Tensor:
     torch.manual_seed(settings.seed)
     return torch.randn(batch, 1, *patch, device=settings.device)

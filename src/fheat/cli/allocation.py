@@ -9,29 +9,29 @@ from typing import Annotated, Any
 import tyro
 
 from fheat import __version__
-from fheat.allocation.cost import cost
-from fheat.allocation.table import allocation
 from fheat.cli.main import UsageError
 from fheat.cli.options import given, parse
-from fheat.cli.progress import progress_bar
 from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
-from fheat.errors import BadInput
-from fheat.files import check_folder, write_file
+from fheat.figures.picture import write_pictures
+from fheat.gates.cost import cost
+from fheat.gates.table import allocation
 from fheat.inference.predictor import usable_device
-from fheat.models.registry import recipe_of
-from fheat.report.analysis import Questions, analyse, check_questions
-from fheat.report.analysis_figures import pictures
-from fheat.report.analysis_record import NAME, Analysis, ModelAnalysis, read_analysis
-from fheat.report.attention_maps import NAME as MAPS
-from fheat.report.attention_maps import Plane, Planes, map_pictures, planes_bytes, read_planes
-from fheat.report.picture import write_pictures
-from fheat.report.saved import Saved, open_saved
-from fheat.report.survivors import markdown, survivor_row
+from fheat.networks.registry import spec_of
+from fheat.studies.inside.attention import NAME as MAPS
+from fheat.studies.inside.attention import Plane, PlanesByModel, map_pictures, planes_bytes, read_planes
+from fheat.studies.inside.figures import pictures
+from fheat.studies.inside.measure import Questions, analyse, check_questions
+from fheat.studies.inside.record import NAME, Analysis, ModelAnalysis, read_analysis
+from fheat.studies.survivors import markdown, survivor_row
+from fheat.system.errors import BadInput
+from fheat.system.files import check_folder, write_file
+from fheat.system.progress import progress_bar
+from fheat.training.runs import Saved, open_saved
 
 
 @dataclass(frozen=True)
-class Allocation:
+class AllocationOptions:
     """Show, for each gate of a model, its strength D, order alpha, state and cost. Several models give a table in
     Markdown with one row each: which gates survived, with which D and alpha, validation Dice and seed.
 
@@ -76,7 +76,7 @@ class Allocation:
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = parse(Allocation, "allocation", arguments)
+    options = parse(AllocationOptions, "allocation", arguments)
     _check(options)
     if options.figures is not None:
         check_folder(options.figures)
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> None:
     _show([*lines, ""], result, analysis, planes, options)
 
 
-def _check(options: Allocation) -> None:
+def _check(options: AllocationOptions) -> None:
     if options.stored is not None:
         if options.models or options.residual or options.attention:
             raise UsageError("--from draws what is stored: leave out models, --residual and --attention")
@@ -118,10 +118,10 @@ def _check(options: Allocation) -> None:
         raise UsageError("--blocks holds an empty path: name modules, such as enc4.blocks.0")
 
 
-def _gates(saved: Saved, options: Allocation) -> tuple[list[str], dict[str, Any]]:
+def _gates(saved: Saved, options: AllocationOptions) -> tuple[list[str], dict[str, Any]]:
     """Return the gates and the cost of one model, as lines and as data."""
     model = saved.model
-    shape = None if options.patch_size is None else (1, recipe_of(model).in_channels, *options.patch_size)
+    shape = None if options.patch_size is None else (1, spec_of(model).in_channels, *options.patch_size)
     try:
         table, counted = allocation(model, shape), cost(model, shape)
     except ValueError as error:
@@ -133,7 +133,7 @@ def _gates(saved: Saved, options: Allocation) -> tuple[list[str], dict[str, Any]
     return [*head, str(table), "", found, str(counted)], {"gates": table.to_json(), "cost": counted.to_json()}
 
 
-def _table(every: Sequence[Saved], options: Allocation) -> tuple[list[str], dict[str, Any]]:
+def _table(every: Sequence[Saved], options: AllocationOptions) -> tuple[list[str], dict[str, Any]]:
     """Return one row per model, as lines and as data."""
     if options.patch_size is not None:
         raise UsageError("--patch-size is for the cost of one model: leave it out")
@@ -141,7 +141,7 @@ def _table(every: Sequence[Saved], options: Allocation) -> tuple[list[str], dict
     return [markdown(rows)], {"models": [row.to_json() for row in rows]}
 
 
-def _questions(every: Sequence[Saved], options: Allocation) -> Questions:
+def _questions(every: Sequence[Saved], options: AllocationOptions) -> Questions:
     """Return what to measure, once every model and the device are known to be able to."""
     questions = Questions(residual=options.residual, attention=options.attention, blocks=options.blocks)
     try:
@@ -155,8 +155,8 @@ def _questions(every: Sequence[Saved], options: Allocation) -> Questions:
 
 
 def _analysed(
-    every: Sequence[Saved], cases: Sequence[Case], questions: Questions, options: Allocation
-) -> tuple[tuple[ModelAnalysis, ...], Planes]:
+    every: Sequence[Saved], cases: Sequence[Case], questions: Questions, options: AllocationOptions
+) -> tuple[tuple[ModelAnalysis, ...], PlanesByModel]:
     found, planes = [], {}
     try:
         for place, saved in enumerate(every):
@@ -169,7 +169,7 @@ def _analysed(
     return tuple(found), planes
 
 
-def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case, ...]]:
+def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tuple[Case, ...]]:
     folders = {options.data} if options.data else {one.record.config.data for one in every if one.record is not None}
     if len(folders) != 1:
         raise UsageError("--data is missing: give the dataset with the scans to run over")
@@ -182,7 +182,7 @@ def _scans(every: Sequence[Saved], options: Allocation) -> tuple[str, tuple[Case
 
 
 def _show(
-    lines: Sequence[str], result: dict[str, Any], analysis: Analysis, planes: Planes, options: Allocation
+    lines: Sequence[str], result: dict[str, Any], analysis: Analysis, planes: PlanesByModel, options: AllocationOptions
 ) -> None:
     """Write the figures, then print the analysis after what was found before it."""
     drawn = pictures(analysis)

@@ -10,15 +10,13 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from fheat.bench.plan import Plan, What
+from fheat.bench.plan import Plan, Precision, What, grids, numbers
 from fheat.bench.run import run_plan
-from fheat.bench.settings import Precision, grids, numbers
+from fheat.bench.show import PICTURE, check_target, tables, write_record
 from fheat.bench.step import METHODS
-from fheat.bench.table import tables
-from fheat.bench.write import PICTURE, check_target, write_record
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
-from fheat.cli.progress import progress_bar
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)

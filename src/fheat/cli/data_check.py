@@ -12,10 +12,10 @@ from rich.table import Table
 
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
-from fheat.data.check import WORKERS, Report, Row, check
+from fheat.data.check import WORKERS, CheckRow, Report, check
 from fheat.data.layouts import open_dataset
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _print(report: Report) -> None:
     print(f"{len(report.rows)} cases, {len(report.errors)} errors, {warnings} warnings.")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CheckRow) -> tuple[str, ...]:
     if row.shape is None or row.spacing is None:
         return row.case, row.split, *("-" * 6)
     shape, spacing = "x".join(map(str, row.shape)), "x".join(f"{step:.4g}" for step in row.spacing)
@@ -76,7 +76,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row.case, row.split, str(row.channels), shape, spacing, str(row.orientation), labels, content
 
 
-def _labels(row: Row) -> str:
+def _labels(row: CheckRow) -> str:
     if row.labels is None or isinstance(row.labels, str):
         return row.labels or "-"
     return ", ".join(f"{value}: {count:,}" for value, count in row.labels.items())

@@ -11,11 +11,10 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import given, named_values, parse
-from fheat.cli.progress import progress_bar
 from fheat.data.layouts import open_dataset
-from fheat.files import check_folder, write_file
+from fheat.figures.picture import write_pictures
 from fheat.metrics.significance import TEST
-from fheat.report.contrast import (
+from fheat.studies.contrast import (
     BETWEEN,
     NAME,
     ContrastRecord,
@@ -25,7 +24,8 @@ from fheat.report.contrast import (
     read_contrast,
     regions_of,
 )
-from fheat.report.picture import write_pictures
+from fheat.system.files import check_folder, write_file
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import tyro
 
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
 from fheat.data.phantom import SMALLEST, write_phantoms
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
 from fheat.data.recipes import RECIPES
 from fheat.data.recipes import Options as RecipeOptions
-from fheat.data.recipes.prepare import Summary, prepare
-from fheat.errors import BadInput
+from fheat.data.recipes.prepare import Prepared, prepare
+from fheat.system.errors import BadInput
+from fheat.system.progress import progress_bar
 
 VERB = "data prepare"
 
@@ -88,7 +88,7 @@ def _checked(options: Prepare) -> RecipeOptions:
     return chosen
 
 
-def _text(summary: Summary) -> str:
+def _text(summary: Prepared) -> str:
     lines = [f"{summary.name} ({summary.kind}) -> {summary.target}"]
     for part in ("train", "validation", "test", "unlabelled"):
         lines.append(f"  {part:<12}{len(getattr(summary, part)):>5}")

@@ -15,32 +15,32 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 
-from fheat.allocation.cost import cost
-from fheat.allocation.retire import retire
-from fheat.allocation.table import allocation
 from fheat.cli.gate_screen import gate_screen
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import phantom, write_phantoms
 from fheat.data.read import read_image, read_label
-from fheat.engine.config import TrainConfig
-from fheat.engine.loop import Run
-from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.figures.page import Section, figure, paragraph, planes, table
+from fheat.figures.preview import preview_png
+from fheat.gates.cost import cost
+from fheat.gates.retire import retire
+from fheat.gates.table import allocation
 from fheat.inference.predictor import Predictor
 from fheat.io.nifti import write_nifti
 from fheat.metrics.evaluate import evaluate
 from fheat.models.folder import load, save
-from fheat.models.registry import recipe_of
+from fheat.networks.registry import spec_of
 from fheat.ops.gates import gates_of
-from fheat.report.page import Section, figure, paragraph, planes, table
-from fheat.report.preview import preview_png
-from fheat.report.record import Record, read_record
+from fheat.report.gates import save_allocation_figure
 from fheat.report.slices import contour_pngs
-from fheat.report.spectral import save_allocation_figure
 from fheat.report.write import write_report
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
+from fheat.system.progress import progress_bar
+from fheat.training.loop import Run
+from fheat.training.runs import RunHistory, read_history
+from fheat.training.settings import TrainConfig
 
 SHAPE: Final = (40, 36, 34)
 PATCH: Final = (32, 32, 32)
@@ -56,7 +56,7 @@ RAMP: Final = 2 / 3
 """Of the iterations: until then the network learns more and more from itself."""
 MARK: Final = "demo.json"
 PARTS: Final = ("scans", "cse", "supervised", "model")
-Method = Literal["cse", "supervised"]
+DemoMethod = Literal["cse", "supervised"]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _story(options: Demo, say: Callable[[str], None]) -> dict[str, Any]:
     unlabelled = CASES - LABELLED - len(open_dataset(out / "scans").split("validation"))
     say(f"scans: {LABELLED} with labels, {unlabelled} without, {TEST} held out for testing, in {out / 'scans'}")
     times = {"cse": _train(options, "cse")}
-    record = read_record(out / "cse")
+    record = read_history(out / "cse")
     closed = {site: at for site in record.sites if (at := record.closed_at(site)) is not None}
     say(f"CSE, {LABELLED} labels and all scans: {options.iterations} iterations in {times['cse']:.0f} s")
     say(f"  gates closed for good: {', '.join(f'{site} at {at}' for site, at in closed.items()) or 'none'}")
@@ -160,7 +160,7 @@ def _settings(options: Demo) -> dict[str, Any]:
     }
 
 
-def _train(options: Demo, method: Method) -> float:
+def _train(options: Demo, method: DemoMethod) -> float:
     """Train with one of the methods and return the seconds it took."""
     began = time.perf_counter()
     job = Run(TrainConfig(method=method, **_settings(options)), options.out / method, device="cpu")
@@ -184,12 +184,12 @@ def _test(out: Path, method: str) -> dict[str, float]:
     return found
 
 
-def _retire(out: Path, record: Record, say: Callable[[str], None]) -> dict[str, Any]:
+def _retire(out: Path, record: RunHistory, say: Callable[[str], None]) -> dict[str, Any]:
     """Retire the closed gates, check that no bit of the output changes, and save the network."""
     model = load(out / "cse" / "final")
     small = retire(model)
     folder = save(small, out / "model", overwrite=True)
-    fresh = recipe_of(model).build()
+    fresh = spec_of(model).build()
     before, after, gates = cost(fresh), cost(small), allocation(small)
     x = torch.randn(1, 1, *PATCH, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -12,13 +12,13 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import named_values, parse
-from fheat.cli.progress import progress_bar
-from fheat.errors import BadInput
-from fheat.files import write_file
 from fheat.metrics.evaluate import METRICS
 from fheat.metrics.pairs import evaluate_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
+from fheat.system.progress import progress_bar
 
 RESULTS: Final = (".json", ".csv")
 SHOWN: Final = 5

@@ -1,4 +1,4 @@
-"""Gates closing while one watches: a line per gate, redrawn a few times a second while a run trains."""
+"""A run on the terminal: iteration, loss, and a bar for how far each gate is open."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fheat.engine.loop import Run
+from fheat.training.loop import Run
 
 _FULL = 0.2
 """Strength at which a bar of a short run has its full length."""

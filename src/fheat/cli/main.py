@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fheat import __version__
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
 
 VERBS: Final = {
     "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",

@@ -8,15 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fheat.allocation.cost import cost, giga
-from fheat.allocation.counter import COUNTER
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.errors import BadInput
+from fheat.gates.cost import COUNTER, cost, giga
 from fheat.models.folder import read_manifest
-from fheat.models.registry import create_model, list_models, model_options
 from fheat.models.zoo import zoo_folder, zoo_names
+from fheat.networks.registry import create_model, list_models, model_options
 from fheat.ops.gates import gates_of
+from fheat.system.errors import BadInput
 
 
 @dataclass(frozen=True)

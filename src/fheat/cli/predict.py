@@ -18,12 +18,10 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
 from fheat.data.case import Case
 from fheat.data.inputs import scans_at
 from fheat.data.read import read_image
-from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.figures.preview import label_counts, preview_png
 from fheat.inference.memory import machine_bytes
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
@@ -35,7 +33,9 @@ from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
 from fheat.models.folder import MANIFEST, WEIGHTS, read_manifest
 from fheat.models.zoo import find_folder, zoo_names
-from fheat.report.preview import label_counts, preview_png
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def _predictor(options: Predict) -> Predictor:
     except ValueError as error:
         raise UsageError(str(error)) from None
     size = predictor.windows.size
-    if predictor.recipe is not None and size != predictor.recipe.patch_size:
-        patch = predictor.recipe.patch_size
+    if predictor.spec is not None and size != predictor.spec.patch_size:
+        patch = predictor.spec.patch_size
         raise UsageError(
             f"window {size} differs from the network's patch {patch}: use a preset of that size, or --stride"
         )

@@ -11,26 +11,25 @@ import tyro
 from torch import Tensor, nn
 
 from fheat import __version__
-from fheat.allocation.probe import Others, Probe, probe
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
-from fheat.data.case import Dataset
+from fheat.data.case import Dataset, checked_classes
 from fheat.data.layouts import open_dataset
-from fheat.engine.batches import labelled_batches
-from fheat.engine.classes import checked_classes
-from fheat.engine.config import TrainConfig, checked
-from fheat.engine.memory import memory_for
-from fheat.engine.scans import load_scans
-from fheat.errors import BadInput
-from fheat.files import check_file, write_file
+from fheat.gates.probe import Others, Probe, probe
 from fheat.inference.predictor import usable_device
 from fheat.methods.base import Batch
 from fheat.methods.supervised import Supervised
 from fheat.models.card import Card
-from fheat.models.registry import Recipe, recipe_of
+from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of
-from fheat.report.saved import Saved, open_saved
+from fheat.system.errors import BadInput
+from fheat.system.files import check_file, write_file
+from fheat.system.machine import memory_for
+from fheat.system.progress import progress_bar
+from fheat.training.batches import labelled_batches
+from fheat.training.runs import Saved, open_saved
+from fheat.training.scans import load_scans
+from fheat.training.settings import TrainConfig, checked
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,14 @@ def run(arguments: Sequence[str]) -> None:
         check_file(options.out)
     device = _device(options.device)
     saved = open_saved(options.model)
-    recipe = recipe_of(saved.model)
+    spec = spec_of(saved.model)
     if not gates_of(saved.model):
         raise BadInput(options.model, "has no gates to probe", "give a network with gates, see fheat models")
     data, labelled = _trained_on(options, saved)
     dataset = open_dataset(data)
-    _check(recipe, saved.card, dataset, options)
-    config = _config(options, data, labelled, recipe, saved.card)
-    batches = _batches(dataset, config, saved.card, recipe, options.batches, device)
+    _check(spec, saved.card, dataset, options)
+    config = _config(options, data, labelled, spec, saved.card)
+    batches = _batches(dataset, config, saved.card, spec, options.batches, device)
     found = _probe(saved.model.float().to(device).train(), batches, config, options, device)
     result = json.dumps(_facts(options, config, saved.part, device, found), indent=1)
     if options.out is not None:
@@ -104,11 +103,11 @@ def _device(name: str | None) -> torch.device:
         raise UsageError(str(error)) from None
 
 
-def _check(recipe: Recipe, card: Card, dataset: Dataset, options: ProbeOptions) -> None:
+def _check(spec: NetworkSpec, card: Card, dataset: Dataset, options: ProbeOptions) -> None:
     """Raise `BadInput` where the loss of this model on this dataset has no meaning."""
     classes = checked_classes(dataset)
-    if len(classes) != recipe.out_channels:
-        reason = f"has {len(classes)} classes ({', '.join(classes)}), {options.model} has {recipe.out_channels}"
+    if len(classes) != spec.out_channels:
+        reason = f"has {len(classes)} classes ({', '.join(classes)}), {options.model} has {spec.out_channels}"
         raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
     if card.regions:
         raise BadInput(
@@ -130,13 +129,13 @@ def _trained_on(options: ProbeOptions, saved: Saved) -> tuple[str, int | None]:
     return data, options.labelled
 
 
-def _config(options: ProbeOptions, data: str, labelled: int | None, recipe: Recipe, card: Card) -> TrainConfig:
+def _config(options: ProbeOptions, data: str, labelled: int | None, spec: NetworkSpec, card: Card) -> TrainConfig:
     """Return the settings of a run that would draw these crops, intensities and spacing as the model expects them."""
     settings: dict[str, Any] = {
         "data": data,
         "method": options.method,
         "labelled": labelled,
-        "patch_size": options.patch_size or recipe.patch_size,
+        "patch_size": options.patch_size or spec.patch_size,
         "spacing": card.spacing,
         "seed": options.seed,
     }
@@ -149,13 +148,13 @@ def _config(options: ProbeOptions, data: str, labelled: int | None, recipe: Reci
 
 
 def _batches(
-    dataset: Dataset, config: TrainConfig, card: Card, recipe: Recipe, count: int, device: torch.device
+    dataset: Dataset, config: TrainConfig, card: Card, spec: NetworkSpec, count: int, device: torch.device
 ) -> list[Batch]:
     only_training = replace(dataset, cases=dataset.split("train"))
     with progress_bar("reading") as show:
         scans = load_scans(only_training, config, show, orientation=card.orientation)
-    if scans.channels != recipe.in_channels:
-        reason = f"has scans with {scans.channels} channels, the model takes {recipe.in_channels}"
+    if scans.channels != spec.in_channels:
+        reason = f"has scans with {scans.channels} channels, the model takes {spec.in_channels}"
         raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
     return labelled_batches(scans, config, count, device)
 

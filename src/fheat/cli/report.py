@@ -10,12 +10,12 @@ import tyro
 
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
 from fheat.report.write import SCANS, write_report
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportOptions:
     """Write the report of a run that ended, was interrupted or is still going: a summary, allocation, gates, responses,
     probes, cost, losses, validation, slices with contours, settings. One HTML file that needs nothing else. A log and
     its settings suffice; sections that need the network or the dataset then say so.
@@ -39,7 +39,7 @@ class Report:
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = parse(Report, "report", arguments)
+    options = parse(ReportOptions, "report", arguments)
     if options.scans < 0:
         raise UsageError(f"scans={options.scans} is negative: give 0 or more")
     with progress_bar("segmenting") as show:

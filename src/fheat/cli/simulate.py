@@ -12,17 +12,16 @@ from typing import Annotated, Any
 import tyro
 from pydantic import ValidationError
 
-from fheat.allocation.simulation_plan import Settings, simulate
-from fheat.bench.machine import machine
-from fheat.bench.write import check_target
+from fheat.bench.show import check_target
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
-from fheat.cli.progress import progress_bar
-from fheat.files import write_file
-from fheat.report.simulation import PICTURE, simulation_picture
-from fheat.report.simulation_record import FORMAT, Simulation, read_simulation
-from fheat.report.simulation_record import NAME as RECORD
-from fheat.report.simulation_table import simulation_table
+from fheat.studies.simulation.plan import SimulationPlan, simulate
+from fheat.studies.simulation.record import FORMAT, Simulation, read_simulation
+from fheat.studies.simulation.record import NAME as RECORD
+from fheat.studies.simulation.show import PICTURE, simulation_picture, simulation_table
+from fheat.system.files import write_file
+from fheat.system.machine import machine
+from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,15 @@ class Simulate:
     Example: fheat simulate --out simulation
     """
 
-    seeds: int = Settings.seeds
+    seeds: int = SimulationPlan.seeds
     """Draws of signals and starts; each is run with every site planted."""
-    iterations: int = Settings.iterations
+    iterations: int = SimulationPlan.iterations
     """Of AdamW."""
-    rate: float = Settings.rate
+    rate: float = SimulationPlan.rate
     """Learning rate; the paper's is 0.02 to 0.03."""
-    decay: float = Settings.decay
+    decay: float = SimulationPlan.decay
     """Decoupled weight decay."""
-    alpha: float = Settings.alpha
+    alpha: float = SimulationPlan.alpha
     """Order of all gates, fixed, in (0, 2]."""
     controls: bool = True
     """Leave out the controls: other strengths, orders, rate and start, and no weight decay."""
@@ -62,7 +61,7 @@ def run(arguments: Sequence[str]) -> None:
         _redraw(options)
         return
     try:
-        settings = Settings(options.seeds, options.iterations, options.rate, options.decay, options.alpha)
+        settings = SimulationPlan(options.seeds, options.iterations, options.rate, options.decay, options.alpha)
     except ValueError as error:
         raise UsageError(str(error)) from None
     said = {"format": FORMAT, "command": shlex.join(["fheat", "simulate", *without_out(arguments)])}

@@ -21,14 +21,14 @@ from rich.text import Text
 from fheat.cli.gate_screen import gate_bars
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
-from fheat.cli.progress import progress_bar
-from fheat.engine.config import TrainConfig, checked, read_config
-from fheat.engine.loop import Look, Run, Stopped
-from fheat.engine.parallel import join, leave
-from fheat.engine.run_folder import RunFolder
-from fheat.errors import BadInput
-from fheat.group import Group
 from fheat.inference.predictor import usable_device
+from fheat.system.errors import BadInput
+from fheat.system.processes import Group
+from fheat.system.progress import progress_bar
+from fheat.training.loop import Look, Run, Stopped
+from fheat.training.parallel import join, leave
+from fheat.training.run_folder import RunFolder
+from fheat.training.settings import TrainConfig, checked, read_config
 
 A_WHILE = 60.0
 """Seconds between two lines of a run without a terminal."""

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from fheat.data.case import Case, Dataset, Problem
 from fheat.data.orientation import reorient
 from fheat.data.read import fractions, integers, read_image, read_stored_label
-from fheat.errors import BadInput
-from fheat.io.grid import grid_difference
-from fheat.io.volume import Volume
+from fheat.io.volume import Volume, grid_difference
+from fheat.system.errors import BadInput
+from fheat.system.progress import Progress
 
 WORKERS: Final = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """What one case holds; None where it could not be read."""
 
     case: str
@@ -42,7 +42,7 @@ class Report:
     """One row per case, in the dataset's order, and all problems."""
 
     dataset: Dataset
-    rows: tuple[Row, ...]
+    rows: tuple[CheckRow, ...]
     problems: tuple[Problem, ...]
 
     @property
@@ -63,7 +63,7 @@ class Report:
         }
 
 
-def check(dataset: Dataset, *, workers: int = WORKERS, progress: Callable[[int, int], None] | None = None) -> Report:
+def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None = None) -> Report:
     """Read every voxel once and report all problems; an empty dataset is a problem too.
 
     Args:
@@ -83,18 +83,21 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Callable[[int, 
     return Report(dataset, tuple(rows), tuple(problems))
 
 
-def _check_case(case: Case, dataset: Dataset) -> tuple[Row, list[Problem]]:
+def _check_case(case: Case, dataset: Dataset) -> tuple[CheckRow, list[Problem]]:
     problems = [_missing_label(case)] if case.label is None and not case.unlabelled else []
     try:
         image = read_image(case)
     except BadInput as error:
-        return Row(case.id, case.split), [*problems, Problem(case.id, error.path, "image", error.reason, error.remedy)]
+        return CheckRow(case.id, case.split), [
+            *problems,
+            Problem(case.id, error.path, "image", error.reason, error.remedy),
+        ]
     problems += _image_problems(case, image, dataset)
     labels: Mapping[int, int] | Literal["unlabelled"] | None = "unlabelled" if case.unlabelled else None
     if case.label is not None:
         labels, found = _check_label(case, image, dataset)
         problems += found
-    row = Row(
+    row = CheckRow(
         case=case.id,
         split=case.split,
         channels=1 if image.data.ndim == 3 else image.data.shape[3],
@@ -172,7 +175,7 @@ def _listing_problems(dataset: Dataset) -> Iterator[Problem]:
             yield Problem(name, cases[1].images[0], "id", f"is listed {len(cases)} times", "keep one of them")
 
 
-def _same_content(dataset: Dataset, rows: list[Row]) -> Iterator[Problem]:
+def _same_content(dataset: Dataset, rows: list[CheckRow]) -> Iterator[Problem]:
     """Report images stored under several ids: across splits the test is spoilt, within one a scan weighs double."""
     same: defaultdict[str, dict[str, Case]] = defaultdict(dict)
     for row, case in zip(rows, dataset.cases, strict=True):

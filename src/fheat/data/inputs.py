@@ -5,8 +5,8 @@ from pathlib import Path
 from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
 from fheat.data.layouts.common import by_channel, image_files, stem
-from fheat.errors import BadInput
 from fheat.io.dicom import holds_dicom
+from fheat.system.errors import BadInput
 
 
 def scans_at(path: str | Path) -> tuple[Case, ...]:

@@ -7,7 +7,6 @@ and tilt are drawn apart from it and change only how that body is sampled.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from fheat.data.phantom_anatomy import Atrium, Body, Organ, draw_body
-from fheat.data.phantom_shapes import Field, Grid, Points, Tube, doubled, paint
-from fheat.errors import BadInput
-from fheat.files import write_file
+from fheat.data.phantom_shapes import Field, PhantomGrid, Points, Tube, doubled, paint
 from fheat.io import Volume, write_nifti
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
+from fheat.system.progress import Progress
 
 Shape = tuple[int, int, int]
 Geometry = Literal["varied", "canonical"]
@@ -73,7 +73,7 @@ def write_phantoms(
     seed: int = 0,
     shape: Shape = (112, 96, 72),
     test: int = 8,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write a dataset in the raw layout of nnU-Net, with the splits of semi-supervised training beside it.
 
@@ -162,7 +162,7 @@ def _scan(
     step = max(2, _SLAB // (shape[1] * shape[2]) // 2 * 2)
     for start in range(0, shape[0], step):
         rows = slice(start, min(start + step, shape[0]))
-        grid = Grid(affine, (rows, slice(0, shape[1]), slice(0, shape[2])))
+        grid = PhantomGrid(affine, (rows, slice(0, shape[1]), slice(0, shape[2])))
         signal = _chest(body, grid.halved(), 2 * edge, grid.shape)
         relief = body.relief.on(grid)
         for organ in body.heart:
@@ -172,7 +172,7 @@ def _scan(
     return image, label
 
 
-def _chest(body: Body, grid: Grid, edge: float, shape: Shape) -> Field:
+def _chest(body: Body, grid: PhantomGrid, edge: float, shape: Shape) -> Field:
     """Return the signal around the heart over `shape`, painted on every second voxel: breathing blurs it anyway."""
     signal = np.full(grid.shape, body.air, dtype=np.float32)
     relief = body.relief.on(grid)
@@ -181,7 +181,7 @@ def _chest(body: Body, grid: Grid, edge: float, shape: Shape) -> Field:
     return doubled(signal, shape)
 
 
-def _add_organ(signal: Field, organ: Organ, grid: Grid, relief: Field, edge: float) -> None:
+def _add_organ(signal: Field, organ: Organ, grid: PhantomGrid, relief: Field, edge: float) -> None:
     part = grid.crop(*organ.shape.bounds(organ.rim + edge + _RELIEF_LIMIT))
     if part is None:
         return
@@ -193,7 +193,7 @@ def _add_organ(signal: Field, organ: Organ, grid: Grid, relief: Field, edge: flo
 
 
 def _add_atrium(
-    signal: Field, label: NDArray[np.uint8], atrium: Atrium, grid: Grid, relief: Field, edge: float
+    signal: Field, label: NDArray[np.uint8], atrium: Atrium, grid: PhantomGrid, relief: Field, edge: float
 ) -> None:
     """Paint wall and blood over what is there; label the blood, in the veins up to `VEIN_REACH` from the chamber."""
     margin = atrium.wall + edge + _RELIEF_LIMIT
@@ -228,7 +228,7 @@ def _add_atrium(
         paint(signal[box], distance, atrium.blood, edge)
 
 
-def _join(distance: Field, tube: Tube, grid: Grid, margin: float) -> None:
+def _join(distance: Field, tube: Tube, grid: PhantomGrid, margin: float) -> None:
     """Make the distance that to the union with the tube, in place."""
     part = grid.crop(*tube.bounds(margin))
     if part is not None:

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 Field = NDArray[np.float32]
 Points = NDArray[np.float64]
-Box = tuple[slice, slice, slice]
+Cuboid = tuple[slice, slice, slice]
 
 _SMALL: Final = np.float32(1e-6)
 _SERIAL: Final = 2**17  # multiplications for which no BLAS starts threads, whose waiting costs more than they save
 
 
 @dataclass(frozen=True)
-class Grid:
+class PhantomGrid:
     """The voxels of `box`, whose indices `affine` (4, 4) maps to millimetres."""
 
     affine: Points
-    box: Box
+    box: Cuboid
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -31,7 +31,7 @@ class Grid:
         x, y, z = (part.stop - part.start for part in self.box)
         return x, y, z
 
-    def crop(self, low: Points, high: Points) -> "Grid | None":
+    def crop(self, low: Points, high: Points) -> "PhantomGrid | None":
         """Return the part of the grid that holds the box of space from `low` to `high` (3,), or None if none does."""
         inverse = np.linalg.inv(self.affine[:3, :3])
         middle = inverse @ ((low + high) / 2 - self.affine[:3, 3])
@@ -42,14 +42,14 @@ class Grid:
         ]
         if any(part.start >= part.stop for part in parts):
             return None
-        return Grid(self.affine, (parts[0], parts[1], parts[2]))
+        return PhantomGrid(self.affine, (parts[0], parts[1], parts[2]))
 
-    def halved(self) -> "Grid":
+    def halved(self) -> "PhantomGrid":
         """Return every second voxel along each axis, from the first one to the last or one beyond; starts are even."""
         x, y, z = (slice(part.start // 2, part.stop // 2 + 1) for part in self.box)
-        return Grid(self.affine @ np.diag([2.0, 2.0, 2.0, 1.0]), (x, y, z))
+        return PhantomGrid(self.affine @ np.diag([2.0, 2.0, 2.0, 1.0]), (x, y, z))
 
-    def within(self, outer: "Grid") -> Box:
+    def within(self, outer: "PhantomGrid") -> Cuboid:
         """Return the slices that cut this grid out of an array over `outer`."""
         x, y, z = (
             slice(part.start - whole.start, part.stop - whole.start)
@@ -92,7 +92,7 @@ class Ellipsoid:
         half = np.sqrt((self.turn * radii) ** 2 @ np.ones(3)) + margin
         return self.centre - half, self.centre + half
 
-    def distance(self, grid: Grid) -> Field:
+    def distance(self, grid: PhantomGrid) -> Field:
         """Return the signed distance at every voxel of the grid."""
         base, step, time = grid.lines((self.turn / self.radii).T, self.centre)
         # Along a line each coordinate is a polynomial of time, and so is everything up to the square root.
@@ -163,7 +163,7 @@ class Tube:
         reach = self.radius + margin
         return hull.min(axis=0) - reach, hull.max(axis=0) + reach
 
-    def distance(self, grid: Grid) -> Field:
+    def distance(self, grid: PhantomGrid) -> Field:
         """Return the signed distance at every voxel of the grid."""
         base, step, time = grid.lines(self.turn.T, self.start)
         along, off, beside = (
@@ -213,7 +213,7 @@ class Waves:
             np.concatenate([self.amplitudes, other.amplitudes]),
         )
 
-    def on(self, grid: Grid) -> Field:
+    def on(self, grid: PhantomGrid) -> Field:
         """Return the field at every voxel of the grid.
 
         On a grid `exp(i v.p)` is a product of three vectors, so the whole sum is one product of an (X Y, 2 waves) and

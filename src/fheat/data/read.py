@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case
-from fheat.errors import BadInput
-from fheat.io.grid import grid_difference
 from fheat.io.h5 import read_h5
 from fheat.io.read import read_volume
-from fheat.io.volume import Volume
+from fheat.io.volume import Volume, grid_difference
+from fheat.system.errors import BadInput
 
 _SAME_GRID: Final = "resample one onto the other's grid"
 

@@ -5,13 +5,13 @@ Nothing random happens here, which scans and where was drawn before; so nothing 
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fheat.data.pack import Packed, Size, all_coded
-from fheat.data.store import SmallFacts, corners_at
+from fheat.data.store import Packed, Size, SmallFacts, VolumeStore, all_coded, bytes_together, corners_at
 
 _SLOTS = 2
 
@@ -119,3 +119,24 @@ class CropStream:
             now.copy_(there)
         if self._on_gpu:
             self._used[slot].record(step)
+
+
+SHARE = 0.5
+"""Of the free memory of a GPU that volumes may take; networks and their gradients need the rest."""
+
+
+def place(
+    volumes: Sequence[Packed], device: torch.device, resident: Literal["auto", "yes", "no"]
+) -> VolumeStore | HostStore:
+    """Return a store of the volumes: resident on the device if they fit or are told to, else streamed from the host.
+
+    A CPU computes where the volumes are, so there `auto` always means resident.
+    """
+    if resident == "auto":
+        resident = "yes" if bytes_together(volumes) <= room(device) else "no"
+    return VolumeStore(volumes, device) if resident == "yes" else HostStore(volumes, device)
+
+
+def room(device: torch.device) -> float:
+    """Return the bytes that volumes may take on a device."""
+    return SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")

@@ -10,20 +10,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fheat.allocation.retire import retire
-from fheat.inference.components import keep_largest
+from fheat.gates.retire import retire
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
+from fheat.inference.postprocessing import keep_largest
 from fheat.inference.replay import Precision, Replay
 from fheat.inference.restore import Restorer
 from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
 from fheat.inference.scan import Grid, Scan
-from fheat.inference.sliding import Activation, Progress, SlidingWindow
+from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io.read import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card, Intensity
 from fheat.models.folder import load
-from fheat.models.registry import Recipe
+from fheat.networks.registry import NetworkSpec
+from fheat.system.progress import Progress
 
 
 class Predictor:
@@ -69,10 +70,10 @@ class Predictor:
         network = load(model) if isinstance(model, str | Path) else model
         own = getattr(network, "card", None)
         self.card = card or (own if isinstance(own, Card) else Card())
-        recipe = getattr(network, "recipe", None)
-        self.recipe = recipe if isinstance(recipe, Recipe) else None
+        spec = getattr(network, "spec", None)
+        self.spec = spec if isinstance(spec, NetworkSpec) else None
         self.device = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        channels = None if self.recipe is None else self.recipe.out_channels
+        channels = None if self.spec is None else self.spec.out_channels
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
@@ -113,7 +114,7 @@ class Predictor:
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
         """Name of each class or region and the label values that belong to it, without the background."""
-        count = self.recipe.out_channels if self.recipe is not None else len(self.card.classes)
+        count = self.spec.out_channels if self.spec is not None else len(self.card.classes)
         regions = self.card.regions
         names = self.card.classes or tuple(f"label {value}" for value in regions or range(count))
         if regions:
@@ -158,8 +159,8 @@ class Predictor:
         if volume.data.dtype.kind == "f" and not _fits_float32(volume.data):
             raise ValueError("the image holds NaN, infinity or numbers beyond float32: replace them first")
         scan = Scan(volume, grid or Grid(self.card.orientation, self.card.spacing), self.card.intensity or Intensity())
-        if self.recipe is not None and scan.channels != self.recipe.in_channels:
-            raise ValueError(f"the image has {scan.channels} channels and the network takes {self.recipe.in_channels}")
+        if self.spec is not None and scan.channels != self.spec.in_channels:
+            raise ValueError(f"the image has {scan.channels} channels and the network takes {self.spec.in_channels}")
         return scan
 
     def sliding(self, progress: Progress | None) -> SlidingWindow:
@@ -186,9 +187,9 @@ class Predictor:
     def _windows(self) -> Windows:
         if self.card.window is not None:
             return Windows(self.card.window.size, self.card.window.stride)
-        if self.recipe is None or len(self.recipe.patch_size) != 3:
+        if self.spec is None or len(self.spec.patch_size) != 3:
             raise ValueError("neither the network nor its card states a window: pass windows=Windows(size, stride)")
-        x, y, z = self.recipe.patch_size
+        x, y, z = self.spec.patch_size
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
     def _expect(self, scan: Scan) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fheat.capture import capture, rehearse
+from fheat.system.capture import capture, rehearse
 
 Precision = Literal["auto", "float32", "bfloat16"]
 _ENOUGH = 1000

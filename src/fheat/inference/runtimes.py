@@ -9,12 +9,12 @@ from typing import Final, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fheat.errors import BadInput
+from fheat.inference.compilable import compilable
 from fheat.inference.replay import Precision, Replay, checked_precision
-from fheat.models.compilable import compilable
+from fheat.system.errors import BadInput
 
 Runtime = Literal["auto", "torch", "onnx", "openvino"]
-Run = Callable[[Tensor], Tensor]
+Forward = Callable[[Tensor], Tensor]
 
 FASTEST: Final = "openvino"
 """What `auto` takes: read off `benchmarks/results/scan-cpu.json`; a test holds the two together."""
@@ -51,7 +51,7 @@ class CompiledNetwork:
         self._precision = "bfloat16" if precision == "bfloat16" else "float32"
         self._batch = batch
         self._done = self._coming = 0
-        self._runs: dict[tuple[int, ...], Run] = {}
+        self._runs: dict[tuple[int, ...], Forward] = {}
 
     @property
     def runtime(self) -> str:
@@ -77,10 +77,10 @@ class CompiledNetwork:
         return cast(Tensor, run(x) if run is self.network else run(x.float()))
 
     @torch.no_grad()
-    def compiled(self, shape: tuple[int, ...]) -> Run:
+    def compiled(self, shape: tuple[int, ...]) -> Forward:
         """Return what maps windows of this shape, (C, X, Y, Z): the network itself, or its compiled form."""
         if self.runtime == "torch":
-            return cast(Run, self.network)
+            return cast(Forward, self.network)
         if shape not in self._runs:
             try:
                 self._runs[shape] = self._build(shape)
@@ -90,13 +90,13 @@ class CompiledNetwork:
                     raise BadInput(self._runtime, reason, "use the runtime torch") from None
                 warnings.warn(f"{self._runtime} {reason}: torch runs it, slower", stacklevel=3)
                 self._runtime = "torch"
-                return cast(Run, self.network)
+                return cast(Forward, self.network)
         return self._runs[shape]
 
-    def _build(self, shape: tuple[int, ...]) -> Run:
+    def _build(self, shape: tuple[int, ...]) -> Forward:
         noise = torch.Generator().manual_seed(0)
         example, other = (torch.randn((1, *shape), generator=noise) for _ in range(2))
-        build: Callable[..., Run] = import_module(f"fheat.inference.{self._runtime}_runtime").build
+        build: Callable[..., Forward] = import_module(f"fheat.inference.{self._runtime}_runtime").build
         run = build(compilable(self.network), example, precision=self._precision, together=self._batch)
         expected = self.network(other)  # a trace may have made the example's output a constant
         error = float((run(other) - expected).abs().max() / expected.abs().max().clamp(min=1e-30))

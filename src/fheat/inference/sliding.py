@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fheat.inference.windows import Triple, Weights, Windows, window_weights
+from fheat.system.progress import Progress
 
 Planes = Callable[[int, int], Tensor]
 """Gives the planes `start` to `stop` of an image along the streamed axis, shape (C, X, Y, Z) with that axis cut."""
-Progress = Callable[[int, int], None]
 Activation = Literal["softmax", "sigmoid", "none"]
 _AXES = (2, 3, 4)
 TOGETHER = 8  # planes read or handed on at a time

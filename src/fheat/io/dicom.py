@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
 from fheat.io.nifti import SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
+from fheat.system.errors import BadInput
 
 if TYPE_CHECKING:
     from pydicom import Dataset

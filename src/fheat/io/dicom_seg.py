@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
-from fheat.files import write_file
 from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
 
 if TYPE_CHECKING:
     from highdicom.seg import Segmentation, SegmentDescription

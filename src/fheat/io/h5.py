@@ -21,10 +21,10 @@ from typing import IO, Any, Final, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
 from fheat.io import h5_child
 from fheat.io.nifti import SIZE_LIMIT
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 TIMEOUT: Final = 120.0
 _LINE: Final = 2**16

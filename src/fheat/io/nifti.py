@@ -18,9 +18,9 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
-from fheat.files import write_file
 from fheat.io.volume import Volume, geometry_fault
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
 
 SIZE_LIMIT: Final = 8 * 2**30
 _STEP: Final = 2**20

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
 from fheat.io.nifti import SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
+from fheat.system.errors import BadInput
 
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fheat.errors import BadInput
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 
 def read_volume(path: str | Path) -> Volume:

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from fheat.methods.teacher import MeanTeacher
-from fheat.models.base import SegmentationNetwork
+from fheat.networks.base import SegmentationNetwork
 
 
 class Batch(NamedTuple):

@@ -1,27 +1,108 @@
-"""CSE (Contextual Synergic Enhancement): one network, consistency of two views, and mixing guided by its attention.
+"""Augmentations as batched tensor code: drawn and applied on the device of the images, without asking the host.
 
-Paper: Light-UNETR with CSE, the protocol the FHEAT-Seg paper keeps unchanged; code released with it. Deliberate
-differences: no blank volumes in the strong pass (there is no batch norm for them to disturb); one pass over the weak
-view, without gradients, where the code makes two; one pass over everything that is learned from; thresholds, boxes and
-components as tensor code. `box` chooses between the two conventions for what lies inside the replaced box: the text
-says unlabelled content, the released code puts labelled content there.
+Shapes: images (B, C, X, Y, Z). Every function draws from the device's default generator, for the whole batch of a
+group of processes, and uses the rows of this one.
 """
 
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fheat.data.augment import soft_mask
-from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
-from fheat.methods.components import largest_component
 from fheat.methods.losses import mixture_loss, supervised_terms
-from fheat.methods.ramp import sigmoid_ramp
-from fheat.models.base import SegmentationNetwork
-from fheat.ops.voxel_sums import NOWHERE, VoxelSums, voxel_sums
-from fheat.ops.weak_view import BLOCK, WeakView, read_weak
+from fheat.methods.teacher import sigmoid_ramp
+from fheat.networks.base import SegmentationNetwork
+from fheat.ops import kernels
+from fheat.ops.largest_component import largest_component
+from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
+from fheat.system.processes import ALONE, Group
+
+
+def gamma(
+    images: Tensor, low: Tensor, high: Tensor, exponents: tuple[float, float] = (0.7, 1.5), *, group: Group = ALONE
+) -> Tensor:
+    """((x - low) / (high - low))^g with one g per sample, uniform between the exponents.
+
+    `low` and `high`, (B, C), are the extremes of the whole scan, so crops of it are treated alike. The result stays in
+    [0, 1]; it is not mapped back. An exponent of one only rescales.
+    """
+    power = torch.empty(group.size * len(images), 1, 1, 1, 1, device=images.device).uniform_(*exponents)
+    low, high = (bound.view(*bound.shape, 1, 1, 1) for bound in (low, high))
+    return ((images - low) / (high - low + 1e-7)).clamp(min=0).pow(group.rows(power))
+
+
+def noise(images: Tensor, largest: float = 0.1, probability: float = 0.5, *, group: Group = ALONE) -> Tensor:
+    """Add white noise to each sample with the given probability, its deviation uniform up to `largest`."""
+    count, channels, *grid = images.shape
+    shape = (group.size * count, 1, 1, 1, 1)
+    amount = torch.rand(shape, device=images.device) * largest
+    amount = torch.where(torch.rand(shape, device=images.device) < probability, amount, 0.0)
+    # Crops lie in memory channel by channel, and that is the order of the draws.
+    white = torch.empty(channels, len(amount), *grid, dtype=images.dtype, device=images.device).transpose(0, 1)
+    return images + group.rows(amount) * group.rows(white.normal_())
+
+
+def soft_mask(images: Tensor, block: int = 16, keep: float = 0.5, *, group: Group = ALONE) -> Tensor:
+    """Multiply each sample by a random block pattern, interpolated trilinearly, so that most voxels are dimmed.
+
+    Blocks of `block` voxels are kept with probability `keep` before the interpolation.
+    """
+    grid = [round(length / block) for length in images.shape[2:]]
+    kept = group.rows(torch.rand(group.size * len(images), 1, *grid, device=images.device) > 1 - keep)
+    return images * F.interpolate(kept.to(images.dtype), size=images.shape[2:], mode="trilinear", align_corners=False)
+
+
+BLOCK = 16
+"""Voxels along each side of a block, which has one threshold."""
+
+
+class WeakView(NamedTuple):
+    """A prediction read voxel by voxel, (B, X, Y, Z), and block by block, (B, 1, x, y, z).
+
+    label: uint8, the most likely class.
+    accepted: bool, whether its probability reaches the threshold of its block.
+    inside: bool, whether the background's probability is at most one half.
+    foreground: uint8, the most likely class but the background.
+    confidence: float32, mean over a block of the probability of `label`.
+    """
+
+    label: Tensor
+    accepted: Tensor
+    inside: Tensor
+    foreground: Tensor
+    confidence: Tensor
+
+
+def read_weak(logits: Tensor, threshold: Tensor) -> WeakView:
+    """Read logits (B, K, X, Y, Z), K up to 256, with thresholds (B, 1, x, y, z) of blocks of 16 voxels a side."""
+    if any(length % BLOCK for length in logits.shape[2:]):
+        raise ValueError(f"a grid of {tuple(logits.shape[2:])} does not divide into blocks of {BLOCK}")
+    if kernels.usable(logits) and 2 <= logits.shape[1] <= MOST_CLASSES:
+        from fheat.ops.kernels.losses import read_weak as fused  # Triton takes a second to import
+
+        with kernels.on_device(logits):
+            return WeakView(*fused(logits, threshold, BLOCK))
+    logits = logits.float()
+    p = logits.softmax(dim=1)
+    confidence, label = p.max(dim=1, keepdim=True)
+    return WeakView(
+        label=label[:, 0].to(torch.uint8),
+        accepted=(confidence >= spread(threshold))[:, 0],
+        inside=p[:, 0] <= 0.5,
+        foreground=(1 + logits[:, 1:].argmax(dim=1)).to(torch.uint8),
+        confidence=F.avg_pool3d(confidence, BLOCK),
+    )
+
+
+def spread(blocks: Tensor) -> Tensor:
+    """Repeat every block value over its voxels: (..., x, y, z) to (..., 16 x, 16 y, 16 z)."""
+    for axis in (-3, -2, -1):
+        blocks = blocks.repeat_interleave(BLOCK, dim=axis)
+    return blocks
+
 
 FIRST_THRESHOLD = 0.8
 KEEP = 0.99

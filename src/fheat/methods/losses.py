@@ -5,8 +5,8 @@ Sums are those of `fheat.ops.voxel_sums`: per sample, region and class, (B, R, K
 
 from torch import Tensor
 
-from fheat.group import ALONE, Group
 from fheat.ops.voxel_sums import VoxelSums, voxel_sums
+from fheat.system.processes import ALONE, Group
 
 
 def squared_dice_loss(overlap: Tensor, total: Tensor, epsilon: float = 1e-10, *, group: Group = ALONE) -> Tensor:

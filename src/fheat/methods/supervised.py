@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fheat.group import ALONE, Group
 from fheat.methods.base import Batch, Method
 from fheat.methods.losses import squared_dice_loss, supervised_loss
-from fheat.models.base import SegmentationNetwork
+from fheat.networks.base import SegmentationNetwork
+from fheat.system.processes import ALONE, Group
 
 
 class Supervised(Method):

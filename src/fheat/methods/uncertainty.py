@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from fheat.methods.ramp import sigmoid_ramp
+from fheat.methods.teacher import sigmoid_ramp
 
 FIRST = 0.75
 """Share of the largest entropy that is let through at the start, the ramp's own start aside."""

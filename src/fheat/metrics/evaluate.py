@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fheat.metrics.overlap import Mask, dice, jaccard
 from fheat.metrics.surface import surface_distances
 
-Case = Literal["both", "missed", "spurious", "both_empty"]
+MaskCase = Literal["both", "missed", "spurious", "both_empty"]
 Unit = Literal["mm", "voxels"]
 
 METRICS: Final = ("dice", "jaccard", "hd95", "hd95_max", "asd", "assd", "surface_dice")
@@ -33,7 +33,7 @@ class Scores:
     asd: float | None
     assd: float | None
     surface_dice: float | None
-    case: Case
+    case: MaskCase
     unit: Unit
 
     def __getitem__(self, name: str) -> Any:
@@ -148,7 +148,7 @@ def _checked_spacing(spacing: Sequence[float] | None, ndim: int) -> tuple[float,
     return steps
 
 
-def _case(predicted: bool, true: bool) -> Case:
+def _case(predicted: bool, true: bool) -> MaskCase:
     if predicted and true:
         return "both"
     if true:

@@ -1,8 +1,6 @@
-"""Masks on disk, prediction beside reference: which belong together, whether they may be compared, what they score.
+"""Names of classes, from the `dataset.json` that nnU-Net and the Medical Segmentation Decathlon put beside masks."""
 
-A case that cannot be compared is refused with its reason and stays out of the means; the others go on.
-"""
-
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +11,69 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.errors import BadInput
-from fheat.io.grid import grid_difference
 from fheat.io.nifti import read_nifti
-from fheat.io.volume import Volume
+from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
-from fheat.metrics.label_names import declared_labels
-from fheat.metrics.layout import printable
-from fheat.metrics.table import Row, Table
+from fheat.metrics.formatting import printable
+from fheat.metrics.table import CaseRow, Table
+from fheat.system.errors import BadInput
+from fheat.system.progress import Progress, silent
+
+_NAME_THEM: Final = "mend it or name the classes yourself"
+
+
+def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
+    """Return class to values as declared beside the reference masks or one folder above, or None where nothing is.
+
+    Background, the value 0, is not a class. nnU-Net: `"liver": 1`, regions `"whole tumour": [1, 2, 3]`; Decathlon:
+    `"1": "liver"`.
+    """
+    real = Path(os.path.realpath(reference))
+    folder = real if real.is_dir() else real.parent
+    for file in (folder / "dataset.json", folder.parent / "dataset.json"):
+        if file.is_file():
+            return _labels(file)
+    return None
+
+
+def _labels(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(file, f"is not JSON ({error})", _NAME_THEM) from None
+    stated = content.get("labels") if isinstance(content, dict) else None
+    if not isinstance(stated, dict) or not stated:
+        raise BadInput(file, "field labels is missing or empty", _NAME_THEM)
+    labels: dict[str, tuple[int, ...]] = {}
+    for key, value in stated.items():
+        name, values = _entry(file, key, value)
+        if name in labels:
+            raise BadInput(file, f"field labels names {name!r} twice", _NAME_THEM)
+        if name == "ignore":
+            raise BadInput(
+                file, "field labels.ignore: voxels to leave out are not supported", "name the classes yourself"
+            )
+        labels[name] = values
+    classes = {name: values for name, values in labels.items() if values != (0,)}
+    if not classes:
+        raise BadInput(file, "field labels names only the background", _NAME_THEM)
+    return classes
+
+
+def _entry(file: Path, key: str, value: Any) -> tuple[str, tuple[int, ...]]:
+    if isinstance(value, str) and value and key.isdecimal():
+        return value, (int(key),)
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(type(item) is int for item in values):
+        raise BadInput(file, f"field labels.{key} is {value!r}: expected a value or a list of values", _NAME_THEM)
+    return key, tuple(values)
+
 
 ENDINGS: Final = (".nii.gz", ".nii")
 MOST_CLASSES: Final = 512
 """More distinct values than this are a scan given by mistake, not labels."""
 LARGEST_LABEL: Final = 2**31
 Labels = Mapping[str, Sequence[int]]
-Progress = Callable[[int, int], None]
 """Called with (cases done, all cases)."""
 Result = TypeVar("Result")
 
@@ -58,7 +104,7 @@ def evaluate_files(
     tolerance: float = 2.0,
     only_predicted: bool = False,
     workers: int | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
     versions: Mapping[str, str] | None = None,
 ) -> Table:
     """Compare two NIfTI files, or two folders of them matched by name, case by case.
@@ -98,7 +144,7 @@ def evaluate_files(
         if asked:
             raise BadInput(reference, f"no mask holds {values}", "check the values of the classes")
         notes.append(f"no mask holds {values}")
-    rows = [Row(case, name, scores) for case, result in results.items() for name, scores in result.scores.items()]
+    rows = [CaseRow(case, name, scores) for case, result in results.items() for name, scores in result.scores.items()]
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
     reasons = {case: printable(refused[case]) for case in sorted(refused)}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from scipy.stats import wilcoxon
 
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES
-from fheat.metrics.layout import aligned, number, printable
+from fheat.metrics.formatting import aligned, number, printable
 from fheat.metrics.table import Table
 
 TEST: Final = (

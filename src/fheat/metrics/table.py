@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, get_args
 
-from fheat.errors import BadInput
-from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Case, Scores, Unit
-from fheat.metrics.layout import aligned, number, printable
-from fheat.metrics.moments import Mean, moments
+from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, MaskCase, Scores, Unit
+from fheat.metrics.formatting import Mean, aligned, moments, number, printable
 from fheat.metrics.table_format import COLUMNS, DEFINITIONS, FORMAT, Line, csv_lines, json_file
+from fheat.system.errors import BadInput
 
-KINDS: Final[tuple[Case, ...]] = get_args(Case)
+KINDS: Final[tuple[MaskCase, ...]] = get_args(MaskCase)
 _EVALUATE_AGAIN: Final = "write it again with fheat evaluate"
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """One class of one case."""
 
     case: str
@@ -46,7 +45,7 @@ class Summary:
     """One class over all cases: how many, how many of each kind, and every metric."""
 
     cases: int
-    kinds: Mapping[Case, int]
+    kinds: Mapping[MaskCase, int]
     metrics: Mapping[str, Mean]
 
 
@@ -57,7 +56,7 @@ class Table:
     CSV holds the rows and the tolerance; JSON also what was compared, what was refused and why, and the definitions.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
     unit: Unit
     """Of every distance and of the tolerance."""
     tolerance: float = 2.0
@@ -66,7 +65,7 @@ class Table:
     """Where the masks came from, as the user named it."""
     reference: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Case to the reason why it is not among the rows."""
+    """MaskCase to the reason why it is not among the rows."""
     notes: tuple[str, ...] = ()
     """What else was noticed, such as predictions without a reference."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -211,11 +210,11 @@ def _summary_data(summary: Summary) -> dict[str, Any]:
     return {"cases": summary.cases, "kinds": summary.kinds, "metrics": means}
 
 
-def _row(line: Line, unit: Unit) -> Row:
+def _row(line: Line, unit: Unit) -> CaseRow:
     metrics = {name: getattr(line, name) for name in METRICS}
-    return Row(line.case, line.label, Scores(**metrics, case=line.kind, unit=unit))
+    return CaseRow(line.case, line.label, Scores(**metrics, case=line.kind, unit=unit))
 
 
-def _line(row: Row) -> dict[str, Any]:
+def _line(row: CaseRow) -> dict[str, Any]:
     metrics = {name: row.scores[name] for name in METRICS}
     return {"case": row.case, "class": row.label, **metrics, "kind": row.scores.case}

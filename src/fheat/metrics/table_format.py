@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Case, Unit
+from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, MaskCase, Unit
 
 FORMAT: Final = 1
 COLUMNS: Final = ("case", "class", *METRICS, "kind", "unit", "tolerance")
@@ -40,7 +40,7 @@ class Line(_Strict):
     asd: float | None = Field(ge=0)
     assd: float | None = Field(ge=0)
     surface_dice: float | None = Field(ge=0, le=1)
-    kind: Case
+    kind: MaskCase
 
 
 class CsvLine(Line):

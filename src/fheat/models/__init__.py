@@ -1,1 +1,1 @@
-"""One network per file, the registry that names them, and the model folder that stores them."""
+"""Trained networks as things: card, folder, zoo."""

@@ -78,8 +78,8 @@ class Card(_Strict):
         return self
 
 
-class Network(_Strict):
-    """How to build the network, see `fheat.models.registry.Recipe`."""
+class NetworkEntry(_Strict):
+    """How to build the network, see `fheat.networks.registry.NetworkSpec`."""
 
     name: str
     in_channels: PositiveInt
@@ -92,13 +92,13 @@ class Manifest(_Strict):
     """The content of `model.json`."""
 
     format: Literal[1] = 1
-    network: Network
+    network: NetworkEntry
     retired: dict[str, float]
     """Sites whose gates are gone, with the alpha they had."""
     frozen: dict[str, NonNegativeFloat]
     """Sites whose strength is a constant, with that constant."""
     stored: Literal["float16"] | None = None
-    """Half precision of the file, see `fheat.models.half`; None where it holds what the network has."""
+    """Half precision of the file, see `fheat.models.folder`; None where it holds what the network has."""
     card: Card
     sha256: dict[str, str]
     """Of the weight file, and of this file with its own hash left empty."""

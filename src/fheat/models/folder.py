@@ -1,7 +1,4 @@
-"""The model folder: `model.safetensors` and `model.json`, all that is needed to use a network again.
-
-Opening a folder never runs code from it. Both files are hashed, so one changed byte anywhere is refused.
-"""
+"""Weights at half their size: large tensors as float16 in the file, float32 again in the network."""
 
 import hashlib
 import json
@@ -16,13 +13,45 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from fheat.errors import BadInput
-from fheat.files import write_folder
-from fheat.models.card import Card, Manifest, Network
-from fheat.models.half import halve, unhalve
-from fheat.models.registry import Recipe, recipe_of
+from fheat.models.card import Card, Manifest, NetworkEntry
 from fheat.models.zoo import find_folder
+from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, take_out
+from fheat.system.errors import BadInput
+from fheat.system.files import write_folder
+
+FULL_BELOW = 256
+"""Smaller tensors stay float32: gates, rational coefficients, biases and norms. They are 3 % of FHEAT-Seg, and a gate
+must keep D, alpha and above all a closed D = 0 exactly."""
+LARGEST_LOSS = 2**-10
+"""Of a tensor, relative to its norm. Rounding alone stays below 2^-11; more means that values fell out of range."""
+
+
+def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state with every large parameter as float16; buffers, small parameters and vectors stay as they are.
+
+    Raises `ValueError` naming the first tensor that is not float32, or that float16 cannot hold.
+    """
+    halved = dict(state)
+    for key, _ in model.named_parameters(remove_duplicate=False):
+        value = state[key]
+        if value.dtype != torch.float32:
+            raise ValueError(f"key {key!r} is {value.dtype}: only float32 networks are stored as float16")
+        if value.numel() < FULL_BELOW or value.ndim < 2:
+            continue
+        half = value.half()
+        if not torch.isfinite(half).all():
+            raise ValueError(f"key {key!r} holds {value.abs().max():.3g}, beyond float16: store it as it is")
+        if (half.double() - value.double()).norm() > LARGEST_LOSS * value.double().norm():
+            raise ValueError(f"key {key!r} holds numbers too small for float16: store it as it is")
+        halved[key] = half
+    return halved
+
+
+def unhalve(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state with float16 as float32, which changes no value."""
+    return {key: value.float() if value.dtype == torch.float16 else value for key, value in state.items()}
+
 
 WEIGHTS = "model.safetensors"
 MANIFEST = "model.json"
@@ -50,13 +79,13 @@ def save(
     if dtype not in (None, "float16"):
         raise ValueError(f"dtype={dtype!r} is unknown: use 'float16', or None to store what the network has")
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    recipe = recipe_of(model)
+    spec = spec_of(model)
     own = getattr(model, "card", None)
     card = card or (own if isinstance(own, Card) else Card())
-    if card.classes and len(card.classes) != recipe.out_channels:
-        raise ValueError(f"card.classes has {len(card.classes)} names for {recipe.out_channels} output channels")
-    if card.regions and len(card.regions) != recipe.out_channels:
-        raise ValueError(f"card.regions has {len(card.regions)} values for {recipe.out_channels} output channels")
+    if card.classes and len(card.classes) != spec.out_channels:
+        raise ValueError(f"card.classes has {len(card.classes)} names for {spec.out_channels} output channels")
+    if card.regions and len(card.regions) != spec.out_channels:
+        raise ValueError(f"card.regions has {len(card.regions)} values for {spec.out_channels} output channels")
     target = check_target(folder, overwrite=overwrite)
     gates = gates_of(model)
     for gate in gates.values():
@@ -67,7 +96,7 @@ def save(
         raise ValueError(f"key {broken!r} holds NaN or infinity: training diverged, save an earlier model")
     weights = to_bytes(halve(model, state) if dtype == "float16" else state)
     manifest = Manifest(
-        network=Network(**asdict(recipe)),
+        network=NetworkEntry(**asdict(spec)),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
         stored=dtype,
@@ -150,7 +179,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _build(manifest: Manifest, path: Path) -> nn.Module:
     network = manifest.network
     try:
-        model = Recipe(**network.model_dump()).build()
+        model = NetworkSpec(**network.model_dump()).build()
     except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         reason = str(error).split("\n")[0]
         raise BadInput(

@@ -4,8 +4,8 @@ import difflib
 import re
 from pathlib import Path
 
-from fheat.errors import BadInput
 from fheat.models.card import Card
+from fheat.system.errors import BadInput
 
 ZOO = Path(__file__).parents[1] / "zoo"
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")

@@ -4,7 +4,7 @@ from fheat.nn.blocks import FHEATBlock as FHEATBlock
 from fheat.nn.blocks import FHEATStage as FHEATStage
 from fheat.nn.blocks import LightBlock as LightBlock
 from fheat.nn.fheat import FHEAT as FHEAT
-from fheat.nn.mixers import KAN3D as KAN3D
-from fheat.nn.mixers import GELUMixer as GELUMixer
+from fheat.nn.fheat import KAN3D as KAN3D
+from fheat.nn.fheat import GELUMixer as GELUMixer
 
 __all__ = ["FHEAT", "KAN3D", "FHEATBlock", "FHEATStage", "GELUMixer", "LightBlock"]

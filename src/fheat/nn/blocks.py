@@ -2,10 +2,9 @@
 
 from torch import Tensor, nn
 
-from fheat.nn.fheat import FHEAT
+from fheat.nn.fheat import FHEAT, Mixer, mixer
 from fheat.nn.fused import fusable, run_fused
-from fheat.nn.mixers import Mixer, mixer
-from fheat.nn.norm import one_group
+from fheat.nn.layers import one_group
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 

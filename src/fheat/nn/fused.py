@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fheat.nn.fheat import FHEAT
-from fheat.nn.mixers import KAN3D
-from fheat.nn.norm import OneGroupNorm
+from fheat.nn.fheat import FHEAT, KAN3D
+from fheat.nn.layers import OneGroupNorm
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels.launch import WIDEST

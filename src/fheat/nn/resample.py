@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fheat.nn.conv import SmallConv3d
-from fheat.nn.norm import one_group
-from fheat.nn.patches import PatchConv3d, PatchTransposed3d
+from fheat.nn.layers import PatchConv3d, PatchTransposed3d, SmallConv3d, one_group
 
 
 class Stem(nn.Sequential):

@@ -1,28 +1,44 @@
-"""Orthonormal DCT-II over the trailing axes of a tensor, by three exact algorithms.
-
-    C[k, x] = s_k cos(pi k (2x + 1) / 2N),    s_0 = sqrt(1/N),  s_k = sqrt(2/N),    C^-1 = C^T
-
-The transform is separable: each axis is one linear map of length N, and the algorithm is chosen axis by axis.
-
-- `product`  one matrix product, N multiply-adds per element;
-- `split`    even/odd symmetry of the cosines: half the multiply-adds, two more passes over the data;
-- `fft`      an N-point real FFT (Makhoul's reordering), O(log N) per element, several passes;
-- `auto`     what was measured to be fastest for that length on that kind of device (`transform_for`).
-
-Identity case: a length-1 axis is left as it is (C = [[1]]).
-"""
+"""Constant tensors (cosine matrices, frequency tables): built once in float64, kept per device and dtype."""
 
 import math
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fheat.ops._constants import constant
-from fheat.ops.crossovers import CROSSOVERS
+_BUILT: dict[Hashable, Tensor] = {}
+
+
+def constant(
+    build: Callable[..., NDArray[np.float64]],
+    arguments: tuple[Any, ...],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return `build(*arguments)` as a tensor on `device`; later calls with the same key return the same tensor.
+
+    The array is computed in float64 whatever `dtype` is: a cosine matrix built in float32 is off by ten times
+    the rounding of its own entries. Compiled before its first eager call, a table is computed inside the graph.
+    """
+    key = (build, arguments, device, dtype)
+    found = _BUILT.get(key)
+    if found is None:
+        # A table born under inference_mode could never take part in training later.
+        with torch.inference_mode(False):
+            found = torch.from_numpy(build(*arguments)).to(device=device, dtype=dtype)
+        # A traced or fake tensor belongs to the trace that made it and must not outlive it.
+        if type(found) is Tensor and not torch.compiler.is_compiling():
+            _BUILT[key] = found
+    return found
+
+
+# device kind -> (even/odd split from this length on, FFT from this length on)
+CROSSOVERS: Final[dict[str, tuple[int, int]]] = {"cpu": (128, 768), "cuda": (768, 2048)}
+
 
 Transform = Literal["auto", "product", "split", "fft"]
 ExactTransform = Literal["product", "split", "fft"]

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fheat.ops import parameterisation as par
-from fheat.ops._constants import constant
-from fheat.ops.dct import Transform, compute_dtype, dct, idct, transform_for
+from fheat.ops.dct import Transform, compute_dtype, constant, dct, idct, transform_for
 
 # exp(-exp(20)) is zero in float64 as well: beyond it only the overflow of the inner exponential would be left.
 _LARGEST_LOG_EXPONENT = 20.0

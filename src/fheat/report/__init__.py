@@ -1,1 +1,1 @@
-"""Figures made from results."""
+"""Pages made from stored results."""

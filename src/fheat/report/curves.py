@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from math import ceil, floor, isfinite
 from statistics import fmean
 
-from fheat.report.page import figure
-from fheat.report.plots import Mark, colours, draw_marks, gate_styles, plain, plot
-from fheat.report.record import Record
-from fheat.report.theme import QUIET
+from fheat.figures.page import figure
+from fheat.figures.plots import Mark, colours, draw_marks, gate_styles, plain, plot
+from fheat.figures.theme import QUIET
+from fheat.training.runs import RunHistory
 
 _POINTS = 600
 """At most so many in a line of losses: more are a smear, and make a large page."""
 
 
-def losses(record: Record, marks: Sequence[Mark] = ()) -> str:
+def losses(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of every loss."""
     first = record.losses[0]
     values = record.column(first)
@@ -44,7 +44,7 @@ def means(values: Sequence[float], size: int) -> list[float]:
     return [fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
-def validation(record: Record, marks: Sequence[Mark] = ()) -> str:
+def validation(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of the validation Dice, mean and scan by scan."""
     best = max(record.validations, key=lambda found: found.mean)
     last = record.validations[-1]
@@ -66,7 +66,7 @@ def validation(record: Record, marks: Sequence[Mark] = ()) -> str:
     return figure(drawing.svg, caption)
 
 
-def strengths(record: Record, marks: Sequence[Mark] = ()) -> str:
+def strengths(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of D of every gate."""
     closed = {site: at for site in record.sites if (at := record.closed_at(site)) is not None}
     open_ = [f"{site} with D = {record.steps[-1][f'D.{site}']:.4f}" for site in record.sites if site not in closed]
@@ -76,7 +76,7 @@ def strengths(record: Record, marks: Sequence[Mark] = ()) -> str:
     return _over_iterations(record, "D", "strength D", caption, marks)
 
 
-def orders(record: Record, marks: Sequence[Mark] = ()) -> str:
+def orders(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of alpha of every gate."""
     values = [f"{site} {record.steps[-1][f'alpha.{site}']:.4f}" for site in record.sites]
     caption = (
@@ -86,7 +86,7 @@ def orders(record: Record, marks: Sequence[Mark] = ()) -> str:
     return _over_iterations(record, "alpha", "order alpha", caption, marks)
 
 
-def _over_iterations(record: Record, what: str, label: str, caption: str, marks: Sequence[Mark]) -> str:
+def _over_iterations(record: RunHistory, what: str, label: str, caption: str, marks: Sequence[Mark]) -> str:
     """Draw D or alpha; a cross on the axis is where a gate closed for good."""
     with plot(what, caption) as drawing:
         for site, style in gate_styles(record.sites, record.survivors).items():

@@ -9,9 +9,9 @@ from math import ceil, isfinite, log10, nan
 
 from matplotlib.ticker import NullLocator
 
-from fheat.report.page import Section, figure, paragraph, row, table
-from fheat.report.plots import INK, Mark, Plot, draw_marks, gate_styles, plain, plot
-from fheat.report.record import ProbeAt, Record
+from fheat.figures.page import Section, figure, paragraph, row, table
+from fheat.figures.plots import INK, Mark, Plot, draw_marks, gate_styles, plain, plot
+from fheat.training.runs import ProbeAt, RunHistory
 
 SURE = 2.0
 """Standard errors from which on a sign is taken as one."""
@@ -19,13 +19,13 @@ _CLEAR = f"beyond {SURE:g} errors"
 _NOTHING = ProbeAt(nan, nan, nan, nan, nan)
 
 
-def probes_section(record: Record, marks: Sequence[Mark] = ()) -> Section:
+def probes_section(record: RunHistory, marks: Sequence[Mark] = ()) -> Section:
     """Return the figures, the sentence and the table of the probes; there is at least one probe."""
     drawn = row(pairings(record, marks), attenuations(record, marks))
     return Section("Probes", paragraph(foretold(record)) + drawn + _pairing_table(record))
 
 
-def agreement(record: Record, sure: float = 0.0) -> dict[int, tuple[int, int]]:
+def agreement(record: RunHistory, sure: float = 0.0) -> dict[int, tuple[int, int]]:
     """Return, for each probed iteration, at how many gates the sign of P agrees with the last logged state, and how
     many have a sign. A gate agrees that is open with P > 0, or closed with P < 0; one without mixing has P = 0. With
     `sure` only those count whose P is more than so many standard errors from zero."""
@@ -41,7 +41,7 @@ def agreement(record: Record, sure: float = 0.0) -> dict[int, tuple[int, int]]:
     return counts
 
 
-def foretold(record: Record) -> str:
+def foretold(record: RunHistory) -> str:
     """Say whether the sign of P told which gates are open in the end, at the first probe and at the last."""
     counts = agreement(record)
     first, last = min(counts), max(counts)
@@ -52,7 +52,7 @@ def foretold(record: Record) -> str:
     return f"{words}. P > 0: the loss falls when the gate opens."
 
 
-def pairings(record: Record, marks: Sequence[Mark] = ()) -> str:
+def pairings(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of P of every gate over the iterations, on a scale that keeps signs and small values."""
     last = max(record.probes)
     values = [f"{site} {_signed(found.pairing)}" for site, found in record.probes[last].items()]
@@ -74,7 +74,7 @@ def pairings(record: Record, marks: Sequence[Mark] = ()) -> str:
     return figure(drawing.svg, caption)
 
 
-def attenuations(record: Record, marks: Sequence[Mark] = ()) -> str:
+def attenuations(record: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of what every gate leaves of the gradient at the frequencies beside zero; a closed gate 1."""
     caption = (
         f"What is left of the gradient behind each gate at all frequencies but zero, as a ratio. {_deepening(record)}"
@@ -89,7 +89,7 @@ def attenuations(record: Record, marks: Sequence[Mark] = ()) -> str:
     return figure(drawing.svg, caption)
 
 
-def _deepening(record: Record) -> str:
+def _deepening(record: RunHistory) -> str:
     parts = []
     for site in record.survivors:
         seen = [(at, found[site].attenuation) for at, found in record.probes.items() if site in found]
@@ -114,7 +114,7 @@ def _deepening(record: Record) -> str:
     return f"{'; '.join(parts)}." if parts else "No gate is open and none was probed after it closed."
 
 
-def _lines(drawing: Plot, record: Record, what: str, error: str | None = None) -> None:
+def _lines(drawing: Plot, record: RunHistory, what: str, error: str | None = None) -> None:
     at = list(record.probes)
     for site, style in gate_styles(record.sites, record.survivors).items():
         found = [seen.get(site, _NOTHING) for seen in record.probes.values()]
@@ -125,7 +125,7 @@ def _lines(drawing: Plot, record: Record, what: str, error: str | None = None) -
             drawing.axes.errorbar(at, values, spread, fmt="none", ecolor=style["color"], elinewidth=0.8)
 
 
-def _early_looks_apart(drawing: Plot, record: Record) -> None:
+def _early_looks_apart(drawing: Plot, record: RunHistory) -> None:
     """Make iterations logarithmic from the first look on, where later ones are far apart: gates decide early."""
     looks = [at for at in record.probes if at > 0]
     if looks and looks[-1] > 10 * looks[0]:
@@ -144,7 +144,7 @@ def _signed_scale(drawing: Plot, least: float, largest: float) -> None:
     drawing.axes.set_ylim(-2 * largest, 2 * largest)
 
 
-def _pairing_table(record: Record) -> str:
+def _pairing_table(record: RunHistory) -> str:
     head = ("site", "state", *(f"P at {iteration:,}" for iteration in record.probes))
     rows = []
     for site in record.sites:
@@ -156,7 +156,7 @@ def _pairing_table(record: Record) -> str:
     return table(head, rows)
 
 
-def _misses(record: Record, iteration: int) -> str:
+def _misses(record: RunHistory, iteration: int) -> str:
     found, survivors = record.probes[iteration], record.survivors
     wrong = [
         f"{site} has P = {_signed(at.pairing)} and is {'open' if site in survivors else 'closed'}"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from math import isfinite, nan
 
-from fheat.engine.config import TrainConfig
-from fheat.report.page import Section, paragraph, table
-from fheat.report.plots import Mark
-from fheat.report.record import Record
+from fheat.figures.page import Section, paragraph, table
+from fheat.figures.plots import Mark
+from fheat.training.runs import RunHistory
+from fheat.training.settings import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def marks_of(config: TrainConfig) -> list[Mark]:
     return sorted(marks)
 
 
-def after(record: Record, iteration: int) -> list[After]:
+def after(record: RunHistory, iteration: int) -> list[After]:
     """Return what became of every gate; `iteration` is the last before the disturbance.
 
     Empty where the log does not reach it.
@@ -70,7 +70,7 @@ def after(record: Record, iteration: int) -> list[After]:
     ]
 
 
-def after_section(record: Record, mark: Mark) -> Section:
+def after_section(record: RunHistory, mark: Mark) -> Section:
     """Return the words and the table of what happened after a disturbance."""
     iteration, label = mark
     title = f"Perturbed after iteration {iteration:,}: {label}"
@@ -88,7 +88,7 @@ def after_section(record: Record, mark: Mark) -> Section:
     return Section(title, paragraph(words + _validation(record, iteration)) + table(head, rows))
 
 
-def _validation(record: Record, iteration: int) -> str:
+def _validation(record: RunHistory, iteration: int) -> str:
     earlier = [found for found in record.validations if found.iteration <= iteration]
     later = [found for found in record.validations if found.iteration > iteration]
     parts = [(earlier[-1], "before")] if earlier else []

@@ -1,6 +1,5 @@
 """Slices of a scan with two contours, the prediction's and the reference's, and how well they agree."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,18 +7,19 @@ import numpy as np
 from fheat.data.case import Case
 from fheat.data.orientation import reorient
 from fheat.data.read import read_image, read_label
-from fheat.errors import BadInput
+from fheat.figures.page import figure, planes
+from fheat.figures.plots import plt, png_bytes
+from fheat.figures.preview import PLANES, middle_plane
 from fheat.inference.predictor import Predictor
 from fheat.io.volume import Volume
 from fheat.metrics.overlap import dice
-from fheat.report.canvas import plt, png_bytes
-from fheat.report.page import figure, planes
-from fheat.report.preview import PLANES, middle_plane
+from fheat.system.errors import BadInput
+from fheat.system.progress import Progress
 
 _PREDICTED, _REFERENCE = "#ff9d2e", "#35c9ff"
 
 
-def scan_figure(predictor: Predictor, case: Case, progress: Callable[[int, int], None] | None = None) -> str:
+def scan_figure(predictor: Predictor, case: Case, progress: Progress | None = None) -> str:
     """Segment a scan and return three of its planes with both contours, and the Dice of every class."""
     image = read_image(case)
     reference = read_label(case, image)

@@ -1,30 +1,53 @@
-"""`report.html`: what a run did and what it left, on one page, from its folder alone."""
+"""The section of a report on how the run's network works inside: what its bottom blocks add, where it attends."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from fheat.allocation.cost import Cost, cost, giga
-from fheat.allocation.retire import retire
-from fheat.allocation.table import Allocation, Row, allocation
 from fheat.data.layouts import open_dataset
-from fheat.errors import BadInput
-from fheat.files import check_file, check_folder, write_file
+from fheat.figures.page import Section, page, paragraph, row, table
+from fheat.figures.picture import save_figures
+from fheat.figures.plots import Mark
+from fheat.gates.cost import Cost, cost, giga
+from fheat.gates.retire import retire
+from fheat.gates.table import Allocation, GateRow, allocation
 from fheat.inference.predictor import Predictor
-from fheat.models.registry import recipe_of
+from fheat.networks.registry import spec_of
 from fheat.report.curves import losses, orders, strengths, validation
-from fheat.report.figures import save_figures
-from fheat.report.inside import inside_section
-from fheat.report.page import Section, page, paragraph, row, table
+from fheat.report.gates import allocation_section, responses, summary
 from fheat.report.pairing import probes_section
 from fheat.report.perturbation import after_section, marks_of
-from fheat.report.plots import Mark
-from fheat.report.record import Record, read_record
-from fheat.report.saved import Saved, network_of
 from fheat.report.slices import scan_figure
-from fheat.report.spectral import responses
-from fheat.report.story import allocation_section, summary
+from fheat.studies.inside.attention import Plane, map_pictures
+from fheat.studies.inside.figures import pictures
+from fheat.studies.inside.measure import Questions, analyse
+from fheat.studies.inside.record import Analysis
+from fheat.system.errors import BadInput
+from fheat.system.files import check_file, check_folder, write_file
+from fheat.system.progress import Progress, silent
+from fheat.training.runs import RunHistory, Saved, network_of, open_saved, read_history
+
+TITLE = "Inside the network"
+
+
+def inside_section(run: Path, progress: Progress = silent) -> Section:
+    """Return residual spectrum and attention over the validation scans of a run, or why they cannot be had."""
+    try:
+        saved = open_saved(str(run))
+        assert saved.record is not None
+        dataset = open_dataset(saved.record.config.data)
+        cases = dataset.split("validation")
+        if not cases:
+            return Section(TITLE, paragraph("Left out: the dataset has no validation scans."))
+        planes: list[Plane] = []
+        found = analyse(saved, cases, Questions(), keep=planes.append, progress=progress)
+    except (BadInput, ValueError) as error:  # no network, no data, or one without such blocks or attention
+        return Section(TITLE, paragraph(f"Left out: {error}."))
+    analysis = Analysis(fheat=version("fheat"), dataset=dataset.name, split="validation", models=(found,))
+    maps = map_pictures(analysis, {0: planes})
+    return Section(TITLE, row(*(one.html for one in pictures(analysis))) + "\n".join(one.html for one in maps))
+
 
 NAME = "report.html"
 SCANS = 3
@@ -40,7 +63,7 @@ def write_report(
     figures: str | Path | None = None,
     scans: int = SCANS,
     inside: bool = False,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> Path:
     """Write the report of a run, finished, interrupted or still going, and return its path.
 
@@ -57,7 +80,7 @@ def write_report(
     """
     if figures is not None:
         check_folder(Path(figures))
-    record = read_record(Path(run_folder))
+    record = read_history(Path(run_folder))
     target = Path(out) if out is not None else record.folder / NAME
     check_file(target)
     marks, saved = marks_of(record.config), network_of(record, str(record.folder))
@@ -65,7 +88,7 @@ def write_report(
     where = f"the log at iteration {record.iterations[-1]:,}"
     if saved is not None:
         where = f"the network in {saved.part}, saved at iteration {saved.card.training.get('iteration', record.done):,}"
-    costs = None if saved is None else (cost(recipe_of(saved.model).build()), cost(retire(saved.model)))
+    costs = None if saved is None else (cost(spec_of(saved.model).build()), cost(retire(saved.model)))
     sections = [
         allocation_section(record, gates, where),
         *more,
@@ -85,7 +108,7 @@ def write_report(
     return target
 
 
-def _lead(record: Record) -> str:
+def _lead(record: RunHistory) -> str:
     config = record.config
     state = "finished" if record.finished else "not finished: still going, or stopped"
     if record.done >= config.iterations and not record.finished:
@@ -97,23 +120,23 @@ def _lead(record: Record) -> str:
     return f"{words}."
 
 
-def _no_network(record: Record) -> str:
+def _no_network(record: RunHistory) -> str:
     if record.done >= record.config.iterations:
         return "Needs the network, which is not in the run folder."
     return "The run has not saved a network yet."
 
 
-def _logged_gates(record: Record) -> Allocation:
+def _logged_gates(record: RunHistory) -> Allocation:
     last = record.steps[-1]
     rows = []
     for site in record.sites:
         strength, alpha = last[f"D.{site}"], last[f"alpha.{site}"]
         state = "closed" if strength == 0 else "open"
-        rows.append(Row(site, None, None, strength, alpha, strength**alpha, state, retired=False, macs=None))  # type: ignore[arg-type]
+        rows.append(GateRow(site, None, None, strength, alpha, strength**alpha, state, retired=False, macs=None))  # type: ignore[arg-type]
     return Allocation(rows)
 
 
-def _gates(record: Record, gates: Allocation, marks: Sequence[Mark]) -> list[Section]:
+def _gates(record: RunHistory, gates: Allocation, marks: Sequence[Mark]) -> list[Section]:
     """Return what the gates did over the iterations, after each disturbance, and under the probes, if any."""
     if not record.sites:
         return []
@@ -122,7 +145,7 @@ def _gates(record: Record, gates: Allocation, marks: Sequence[Mark]) -> list[Sec
     return [*sections, probes_section(record, marks)] if record.probes else sections
 
 
-def _training(record: Record, marks: Sequence[Mark]) -> Section:
+def _training(record: RunHistory, marks: Sequence[Mark]) -> Section:
     if not record.validations:
         return Section(
             "Training and metrics", row(losses(record, marks)) + paragraph("The run has not been validated.")
@@ -135,7 +158,7 @@ def _training(record: Record, marks: Sequence[Mark]) -> Section:
     return Section("Training and metrics", row(losses(record, marks), validation(record, marks)) + table(head, rows))
 
 
-def _cost(record: Record, costs: tuple[Cost, Cost] | None) -> Section:
+def _cost(record: RunHistory, costs: tuple[Cost, Cost] | None) -> Section:
     if costs is None:
         return Section("Cost", paragraph(_no_network(record)))
     before, after = costs
@@ -159,7 +182,7 @@ def _cost(record: Record, costs: tuple[Cost, Cost] | None) -> Section:
     return Section("Cost before and after retirement", table(head, rows) + paragraph(words))
 
 
-def _slices(record: Record, saved: Saved | None, scans: int, progress: Callable[[int, int], None]) -> Section:
+def _slices(record: RunHistory, saved: Saved | None, scans: int, progress: Progress) -> Section:
     title = "Validation scans"
     if saved is None:
         return Section(title, paragraph(_no_network(record)))
@@ -180,7 +203,7 @@ def _slices(record: Record, saved: Saved | None, scans: int, progress: Callable[
     return Section(title, paragraph(words) + "\n".join(figures))
 
 
-def _settings(record: Record) -> Section:
+def _settings(record: RunHistory) -> Section:
     settings = [(name, str(value)) for name, value in record.config.model_dump(mode="json").items()]
     versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in _LIBRARIES]

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from fheat.data.case import Dataset
 from fheat.data.layouts import h5_lists, monai, msd, nnunet, plain
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
 
 
 class Layout(Protocol):

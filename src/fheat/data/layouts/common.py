@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat.data.case import Case, Problem
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
 
 ENDINGS: Final = (".nii.gz", ".nii", ".nrrd", ".h5")
 _JSON_LIMIT: Final = 64 * 2**20

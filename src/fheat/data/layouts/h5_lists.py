@@ -10,7 +10,7 @@ from typing import Final
 
 from fheat.data.case import Case, Dataset, Spacing
 from fheat.data.layouts.common import inside
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
 
 NAME: Final = "h5 lists"
 

@@ -4,8 +4,10 @@ Beyond nnU-Net's own format: `imagesUn/` or the list `unlabelled` in `dataset.js
 `splits.json` with the list `validation` holds cases out. `splits_final.json` (folds of cross-validation) is not read.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -21,7 +23,10 @@ from fheat.data.layouts.common import (
     load_json,
     peek_json,
 )
-from fheat.errors import BadInput
+from fheat.io.nifti import write_nifti
+from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
 
 NAME: Final = "nnU-Net raw"
 
@@ -99,3 +104,59 @@ def _unknown(source: Path, field: str, names: frozenset[str]) -> tuple[Problem, 
         Problem(name, source, field, f"names {name!r}, which has no image", "add the image or remove the name")
         for name in sorted(names)
     )
+
+
+ENDING: Final = ".nii.gz"
+
+
+class RawWriter:
+    """Write cases into a folder that is new or empty.
+
+    Training cases go to `imagesTr` and `labelsTr`, test cases to `imagesTs` and `labelsTs`; a folder without
+    `dataset.json` was not finished.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def check_empty(self) -> None:
+        """Raise `BadInput` where the folder holds something. It is made with the first file."""
+        if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
+            raise BadInput(self.target, "exists and is not an empty folder", "choose another or empty it")
+
+    def write_case(self, case: str, images: Sequence[Volume], label: Volume | None, *, test: bool) -> None:
+        """Write one file per channel and the label, if any; on failure none of them stays.
+
+        The label comes first, so that whoever interrupts leaves no image whose label is missing.
+        """
+        part = "Ts" if test else "Tr"
+        files = {} if label is None else {self.target / f"labels{part}" / f"{case}{ENDING}": label}
+        for channel, image in enumerate(images):
+            files[self.target / f"images{part}" / f"{case}_{channel:04d}{ENDING}"] = image
+        try:
+            for path, volume in files.items():
+                write_nifti(volume, path)
+        except BaseException:
+            for path in files:
+                path.unlink(missing_ok=True)
+            raise
+
+    def finish(self, dataset: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
+        """Write `splits.json`, then `dataset.json`."""
+        for name, content in (("splits.json", splits), ("dataset.json", dataset)):
+            write_file(self.target / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def dataset_json(
+    *, name: str, title: str, channels: Sequence[str], labels: Mapping[str, int | list[int]], training: int
+) -> dict[str, Any]:
+    """Return nnU-Net's description of a dataset; regions get the order in which they are painted."""
+    described: dict[str, Any] = {
+        "name": name,
+        "description": title,
+        "channel_names": {str(index): channel for index, channel in enumerate(channels)},
+        "labels": dict(labels),
+    }
+    if any(isinstance(value, list) for value in labels.values()):
+        described["regions_class_order"] = list(range(1, len(labels)))
+    return described | {"numTraining": training, "file_ending": ENDING}

@@ -8,10 +8,9 @@ import numpy as np
 
 from fheat.data.case import Spacing
 from fheat.data.crop import Box, bounding_box
-from fheat.errors import BadInput
-from fheat.io.grid import grid_difference
 from fheat.io.nifti import read_nifti
-from fheat.io.volume import Volume
+from fheat.io.volume import Volume, grid_difference
+from fheat.system.errors import BadInput
 
 
 @dataclass(frozen=True)

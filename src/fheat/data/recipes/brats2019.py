@@ -8,9 +8,9 @@ import numpy as np
 from fheat.data.crop import bounding_box, crop
 from fheat.data.intensity import clip_above, nonzero_statistics, zscore
 from fheat.data.recipes import base
-from fheat.errors import BadInput
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 
 def find(root: Path, options: base.Options) -> base.Found:

@@ -9,10 +9,10 @@ import numpy as np
 from fheat.data.crop import Box, crop, enlarge
 from fheat.data.intensity import zscore
 from fheat.data.recipes import base
-from fheat.errors import BadInput
 from fheat.io.h5 import read_h5
 from fheat.io.nrrd import read_nrrd
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 SPACING: Final = (0.625, 0.625, 0.625)
 PATCH: Final = 112

@@ -6,9 +6,9 @@ from typing import Any, Final
 from fheat.data.intensity import nonzero_statistics, zscore
 from fheat.data.layouts import msd
 from fheat.data.recipes import base
-from fheat.errors import BadInput
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 CHANNELS: Final = ("FLAIR", "T1w", "T1gd", "T2w")
 

@@ -16,10 +16,10 @@ from fheat.data.crop import crop, enlarge, pad, stretch
 from fheat.data.intensity import min_max, window, zscore
 from fheat.data.orientation import reorient
 from fheat.data.recipes import base
-from fheat.errors import BadInput
 from fheat.io.dicom import read_dicom
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
+from fheat.system.errors import BadInput
 
 WINDOW: Final = (-125.0, 275.0)
 SIZE: Final = (96, 96, 96)

@@ -1,6 +1,6 @@
 """Run a recipe over a download. A case that is refused is listed and the others go on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
@@ -9,15 +9,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fheat.data.nnunet import RawWriter, dataset_json
+from fheat.data.layouts.nnunet import RawWriter, dataset_json
 from fheat.data.recipes import RECIPES
 from fheat.data.recipes.base import Found, Options, Recipe, Source
 from fheat.data.recipes.split import Split, split_of
-from fheat.errors import BadInput
+from fheat.system.errors import BadInput
+from fheat.system.progress import Progress, silent
 
 
 @dataclass(frozen=True)
-class Summary:
+class Prepared:
     """What a preparation did: ids by what became of them, and for refused cases the reason."""
 
     name: str
@@ -46,8 +47,8 @@ def prepare(
     options: Options | None = None,
     version: str = "",
     workers: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Summary:
+    progress: Progress = silent,
+) -> Prepared:
     """Prepare a dataset into a new or empty folder in the nnU-Net raw layout, or raise `BadInput`.
 
     Args:
@@ -120,11 +121,11 @@ def _one(name: str, options: Options, test: frozenset[str], target: Path, case: 
     return None
 
 
-def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: dict[str, str]) -> Summary:
+def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: dict[str, str]) -> Prepared:
     names = [case.id for case in found.cases]
     there = set(names) - set(refused)
     held_out = set(split.validation)
-    return Summary(
+    return Prepared(
         name=recipe.name,
         target=target,
         kind=found.kind,
@@ -139,7 +140,7 @@ def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: 
 
 
 def _finish(
-    writer: RawWriter, recipe: Recipe, cropped: bool, options: Options, version: str, split: Split, summary: Summary
+    writer: RawWriter, recipe: Recipe, cropped: bool, options: Options, version: str, split: Split, summary: Prepared
 ) -> None:
     training = (*summary.train, *summary.validation)
     dataset = dataset_json(

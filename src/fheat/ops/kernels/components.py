@@ -1,6 +1,6 @@
 """The largest component of each mask of a batch on a GPU, without leaving a captured graph.
 
-The plain twin is `fheat.methods.components.largest_component`; both take the same rounds and so find the same.
+The plain twin is `fheat.ops.largest_component.largest_component`; both take the same rounds and so find the same.
 """
 
 import torch

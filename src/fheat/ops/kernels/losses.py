@@ -1,6 +1,6 @@
 """Sums over voxels and readings of a weak view by fused kernels.
 
-The plain twins, which say what is computed, are in `fheat.ops.voxel_sums` and `fheat.ops.weak_view`.
+The plain twins, which say what is computed, are in `fheat.ops.voxel_sums` and `fheat.methods.cse`.
 """
 
 from typing import Any

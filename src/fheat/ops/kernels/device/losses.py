@@ -135,7 +135,7 @@ def read_blocks(
     logits, threshold, label, accepted, inside, foreground, confidence, X, Y, Z,
     K: tl.constexpr, KP: tl.constexpr, SIDE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Read one block of SIDE^3 voxels off a weak view; see `fheat.ops.weak_view.WeakView`."""
+    """Read one block of SIDE^3 voxels off a weak view; see `fheat.methods.cse.WeakView`."""
     sample, block = tl.program_id(0), tl.program_id(1)
     kind = tl.arange(0, KP)
     i = block // ((Y // SIDE) * (Z // SIDE)) * SIDE

@@ -1,0 +1,1 @@
+"""Drawing: plots, pictures with captions, previews of masks, and the shell of a page."""

@@ -1,0 +1,141 @@
+"""Matplotlib without a screen, and a drawing as a PNG: the same bytes every time, nothing left open."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from io import BytesIO, StringIO
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fheat.figures.theme import PALETTE, QUIET
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+__all__ = ["plt", "png_bytes"]
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Return a figure of `plt` as PNG and close it."""
+    page = BytesIO()
+    try:
+        figure.savefig(page, format="png", metadata={"Software": None})
+    finally:
+        plt.close(figure)
+    return page.getvalue()
+
+
+Mark = tuple[int, str]
+"""An iteration at which something was done to a run, and what."""
+INK = "#010203"
+"""Stands for the page's colour of text; no plot uses it otherwise."""
+_STYLE: Any = {
+    "svg.hashsalt": "fheat",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelsize": 9.5,
+    "grid.alpha": 0.16,
+    "grid.linewidth": 0.6,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.2,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.1,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
+}
+
+
+class Plot:
+    """Axes to draw on; `svg` holds the picture once the block of `plot` is left."""
+
+    def __init__(self, axes: Any) -> None:
+        self.axes = axes
+        self.svg = ""
+
+    def legend(self) -> None:
+        """Name the lines above the axes, where none of them runs, the grey ones last."""
+        handles, labels = self.axes.get_legend_handles_labels()
+        pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: pair[0].get_color() == QUIET[0])
+        self.axes.figure.legend(*zip(*pairs, strict=True), loc="outside upper left", ncols=min(len(pairs), 5))
+
+
+@contextmanager
+def plot(name: str, words: str) -> Iterator[Plot]:
+    """Yield a `Plot`. `name` is unique in the page; `words` say what the plot shows to who cannot see it."""
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 10]))
+        try:
+            drawing = Plot(axes)
+            yield drawing
+            page = StringIO()
+            figure.savefig(page, format="svg", transparent=True, metadata={"Date": None})
+            drawing.svg = _inline(page.getvalue(), name, words)
+        finally:
+            plt.close(figure)
+
+
+def colours(count: int) -> list[str]:
+    """Return colours that can be told apart on white and, once the page has replaced them, on black."""
+    return [PALETTE[index % len(PALETTE)][0] for index in range(count)]
+
+
+def gate_styles(sites: Sequence[str], survivors: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return how to draw each gate: the survivors strong, on top and by name, the closed ones thin and grey."""
+    palette = dict(zip(survivors, colours(len(survivors)), strict=True))
+    closed = [site for site in sites if site not in palette]
+    label = f"{len(closed)} closed" if len(closed) > 1 else f"{closed[0]} (closed)" if closed else ""
+    return {
+        site: {"color": palette[site], "linewidth": 1.9, "zorder": 3, "label": site}
+        if site in palette
+        else {"color": QUIET[0], "linewidth": 1.0, "zorder": 2, "label": label if site == closed[0] else "_"}
+        for site in sites
+    }
+
+
+def plain(value: float, position: int | None = None) -> str:
+    """Write a tick of a logarithmic axis as it is: as a formula it would need more than text."""
+    return f"{value:g}"
+
+
+def draw_marks(axes: Any, marks: Sequence[Mark]) -> None:
+    """Draw a vertical line at each mark, its label beside the upper end."""
+    for iteration, label in marks:
+        axes.axvline(iteration, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+        axes.annotate(
+            label,
+            (iteration, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -1),
+            textcoords="offset points",
+            rotation=90,
+            va="top",
+            fontsize=8,
+        )
+
+
+def _inline(svg: str, name: str, words: str) -> str:
+    """Take the picture out of its file: no prologue, no metadata, no size of its own, identifiers under a name."""
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = svg.replace("xlink:href", "href").replace(INK, "currentColor")
+    for index, (light, _) in enumerate(PALETTE):
+        svg = svg.replace(light, f"var(--line-{index}, {light})")
+    svg = svg.replace(QUIET[0], f"var(--quiet, {QUIET[0]})")
+    box = re.search(r'viewBox="[^"]*"', svg)
+    assert box is not None
+    return f'<svg id="{name}" {box[0]} role="img" aria-label="{escape(words)}">' + svg[svg.index(">") + 1 :].rstrip()

@@ -1,0 +1,98 @@
+"""Compile closed gates away."""
+
+import copy
+from collections.abc import Sequence
+from typing import TypeVar
+
+from torch import nn
+
+from fheat.gates.hook import detach
+from fheat.ops.gates import gates_of, take_out
+from fheat.ops.heat import FractionalHeat
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def retire(model: Network) -> Network:
+    """Return a copy of any network in which every closed gate is gone from the graph.
+
+    Exact in evaluation mode: a closed gate already returns its input bit for bit, so
+    `torch.equal(retire(model)(x), model(x))`. Retired gates have no parameters and no operations; they stay visible in
+    `fheat.allocation`. Open gates are untouched. A gate whose strength is `softplus` or `exp` is never closed and so
+    never retired. A gate of `fheat.instrument` loses its hook as well, so that the network it was put into is back.
+
+    One thing a `forward` of your own must not do is write in place into the output of a gate (`gate(x).add_(1)`): a
+    retired gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are taken
+    care of.
+    """
+    copied = copy.deepcopy(model)
+    for gate in gates_of(copied).values():
+        if gate.closed:
+            alpha = gate.alpha.item()
+            if detach(copied, gate):  # the network ran without it before, in-place layers and all
+                gate.bypass(alpha)
+            else:
+                take_out(copied, gate, alpha)
+    return copied
+
+
+def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> FractionalHeat:
+    """Return the one gate that equals applying all of `gates` in turn.
+
+        T_tau1 T_tau2 = T_(tau1 + tau2),    D = (sum_i D_i^alpha)^(1/alpha)
+
+    Closed gates add nothing and may have any alpha; the alphas of open gates must agree to `tolerance`. Identity case:
+    if all are closed, so is the result.
+    """
+    reason = _obstacle(gates, tolerance)
+    if reason is not None:
+        raise ValueError(reason)
+    open_gates = [gate for gate in gates if not gate.closed]
+    if not open_gates:
+        learned = [gate for gate in gates if gate.delta is not None]
+        return copy.deepcopy((learned or list(gates))[0])
+    merged = copy.deepcopy(open_gates[0])
+    alpha = merged.alpha.item()
+    tau = sum(gate.strength.item() ** alpha for gate in open_gates)
+    merged.set_strength(tau ** (1 / alpha))
+    return merged
+
+
+def merge(model: Network, *, tolerance: float = 1e-6) -> Network:
+    """Return a copy in which gates that follow each other directly in an `nn.Sequential` are one gate.
+
+    The merged gate takes the place of the first, `nn.Identity` the places of the others, so paths and indices stay.
+    Only containers that run their layers in order are touched; gates of FHEAT-Seg are separated by normalisation and
+    products and are left alone, and so are runs whose open gates differ in alpha.
+    """
+    copied = copy.deepcopy(model)
+    for container in copied.modules():
+        if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:
+            _merge_runs(container, tolerance)
+    return copied
+
+
+def _merge_runs(layers: nn.Sequential, tolerance: float) -> None:
+    first = 0  # where the current run of gates starts
+    for place in range(1, len(layers)):
+        pair = [gate for gate in (layers[first], layers[place]) if isinstance(gate, FractionalHeat)]
+        if len(pair) == 2 and _obstacle(pair, tolerance) is None:
+            layers[first] = compose(pair, tolerance=tolerance)
+            layers[place] = nn.Identity()
+        else:
+            first = place
+
+
+def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
+    """Say why these gates do not compose, or None."""
+    if not gates:
+        return "gates is empty: give at least one FractionalHeat"
+    grids = {(gate.dims, gate.size) for gate in gates}
+    if len(grids) > 1:
+        return f"gates act on different grids, (dims, size) = {sorted(map(str, grids))}: times add on one grid only"
+    alphas = [gate.alpha.item() for gate in gates if not gate.closed]
+    if alphas and max(alphas) - min(alphas) > tolerance:
+        return f"gates have alpha from {min(alphas):.6g} to {max(alphas):.6g}: times add for one alpha only"
+    if alphas and not any(gate.strength.item() for gate in gates):
+        return "gates have strengths that underflow to zero without being closed: there is nothing to add"
+    return None

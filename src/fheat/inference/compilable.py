@@ -1,0 +1,190 @@
+"""The same network in operations that CPU compilers fuse: what a runtime is given instead of the network itself."""
+
+import copy
+from collections.abc import Callable
+from itertools import chain
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.nn.fheat import FHEAT
+from fheat.nn.layers import OneGroupNorm, PatchTransposed3d
+from fheat.ops.dct import dct_matrix
+from fheat.ops.heat import FractionalHeat
+from fheat.ops.rational import Rational
+
+
+def compilable(network: nn.Module) -> nn.Module:
+    """Return a copy for inference that computes what any network does, up to rounding.
+
+    Norms, rational activations, gates and transposed convolutions that do not overlap are written anew; everything
+    else stays. A module with hooks, or of a type derived from these, stays too.
+    """
+    return _rewritten(copy.deepcopy(network)).eval()
+
+
+def _rewritten(module: nn.Module) -> nn.Module:
+    for name, child in list(module.named_children()):
+        setattr(module, name, _rewritten(child))
+    form = _FORMS.get(type(module))
+    if form is None or module._forward_hooks or module._forward_pre_hooks:
+        return module
+    return form(module)
+
+
+class _Norm(nn.Module):
+    """One-group norm as a layer norm over channels and grid: one operation that keeps the layout."""
+
+    def __init__(self, norm: OneGroupNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = norm.weight.detach(), norm.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (-1, *[1] * (x.ndim - 2))
+        return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight.view(shape) + self.bias.view(shape)
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight + self.bias
+
+
+class _Rational(nn.Module):
+    """The activation with numbers in place of scalar tensors, and `abs`, whose slope does not matter here."""
+
+    def __init__(self, rational: Rational) -> None:
+        super().__init__()
+        self.above: list[float] = rational.numerator.tolist()
+        self.below = rational.denominator.detach()[rational.group].t().contiguous()
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.above, self.below.view(4, -1, *[1] * (x.ndim - 2))
+        above = x * a[5] + a[4]
+        for power in (3, 2, 1, 0):
+            above = above * x + a[power]
+        below = b[3] * x + b[2]
+        for power in (1, 0):
+            below = below * x + b[power]
+        return above / ((below * x).abs() + 1.0)
+
+
+class _FHEAT(nn.Module):
+    """FHEAT whose projection is two convolutions: halves of one output would have to be copied apart.
+
+    The norm behind an open gate keeps the gate's layout: a compiler that has to change it in between copies twice.
+    """
+
+    def __init__(self, fheat: FHEAT) -> None:
+        super().__init__()
+        self.depthwise, self.norm, self.out = fheat.depthwise, fheat.norm, fheat.out
+        self.value, self.pointwise = (_half(fheat.project, part) for part in range(2))
+
+    def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
+        x = self.depthwise(x)
+        value, pointwise = self.value(x), F.silu(self.pointwise(x))
+        if isinstance(gate, _Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
+            value = self.norm.channels_last(gate.channels_last(value)).movedim(-1, 1)
+        else:
+            value = self.norm(gate(value))
+        mixed: Tensor = self.out(pointwise * value)
+        return mixed
+
+
+class _Gate(nn.Module):
+    """An open gate by matrix products with the channels last: the layout that compiled convolutions have anyway.
+
+    Along the last axis of the grid, transform, multiplier and inverse are one product with a matrix of their own for
+    every frequency of the other axes, C^T diag(m) C: five products in 3D instead of six and a pass.
+    """
+
+    def __init__(self, gate: FractionalHeat) -> None:
+        super().__init__()
+        self.gate = gate
+        self._tables: dict[tuple[int, ...], tuple[Tensor, list[tuple[int, Tensor]]]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.channels_last(x).movedim(-1, -self.gate.dims - 1)
+
+    def channels_last(self, x: Tensor) -> Tensor:
+        """Take (N, C, *grid) and return (N, *grid, C)."""
+        dims = self.gate.dims
+        x = x.movedim(-dims - 1, -1)
+        middle, outer = self._constants(tuple(map(int, x.shape[-dims - 1 : -1])))
+        for axis, matrix in outer:
+            x = _along(matrix, x, axis)
+        x = middle @ x
+        for axis, matrix in outer:
+            x = _along(matrix.t(), x, axis)
+        return x
+
+    def _constants(self, grid: tuple[int, ...]) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+        """Return the matrices of the last axis, (*grid[:-1], Z, Z), and axis and matrix of the others."""
+        if grid not in self._tables:
+            multiplier = self.gate.multiplier(grid).detach()
+            tables = [torch.from_numpy(dct_matrix(length)) for length in grid]
+            last = tables.pop()
+            middle = last.t() @ (multiplier.double()[..., None] * last)
+            outer = [(axis - len(grid) - 1, table.to(multiplier.dtype)) for axis, table in enumerate(tables)]
+            self._tables[grid] = middle.to(multiplier.dtype), outer
+        return self._tables[grid]
+
+
+class _Spread(nn.Module):
+    """A transposed convolution without overlap as a 1x1x1 convolution whose channels are put side by side."""
+
+    def __init__(self, conv: nn.ConvTranspose3d) -> None:
+        super().__init__()
+        self.kernel = conv.kernel_size
+        self.channels = conv.out_channels
+        volume = prod(self.kernel)
+        self.weight = conv.weight.detach().permute(1, 2, 3, 4, 0).reshape(-1, conv.in_channels, 1, 1, 1)
+        self.bias = None if conv.bias is None else conv.bias.detach().repeat_interleave(volume)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, grid = x.shape[0], x.shape[2:]
+        y = F.conv3d(x, self.weight, self.bias).reshape(batch, self.channels, *self.kernel, *grid)
+        y = y.permute(0, 1, *chain.from_iterable((5 + axis, 2 + axis) for axis in range(3)))
+        return y.reshape(batch, self.channels, *(k * n for k, n in zip(self.kernel, grid, strict=True)))
+
+
+def _half(conv: nn.Conv3d, part: int) -> nn.Conv3d:
+    """Return a convolution that gives the first or second half of the output channels."""
+    half = copy.copy(conv)
+    half._parameters = {
+        name: None if value is None else nn.Parameter(value.detach().chunk(2)[part].clone())
+        for name, value in conv._parameters.items()
+    }
+    half.out_channels = conv.out_channels // 2
+    return half
+
+
+def _along(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Apply a matrix along one axis of a contiguous tensor, `axis` counted from the end and not the last."""
+    return (matrix @ x.reshape(*x.shape[: axis + 1], prod(x.shape[axis + 1 :]))).reshape(x.shape)
+
+
+def _fheat(module: FHEAT) -> nn.Module:
+    plain = type(module.project) is nn.Conv3d and not module.project._forward_hooks
+    return _FHEAT(module) if plain else module
+
+
+def _gate(module: FractionalHeat) -> nn.Module:
+    return module if module.closed else _Gate(module)
+
+
+def _spread(module: nn.ConvTranspose3d) -> nn.Module:
+    apart = module.kernel_size == module.stride and module.groups == 1
+    plain = not any((*module.padding, *module.output_padding)) and set(module.dilation) == {1}
+    return _Spread(module) if apart and plain else module
+
+
+_FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    OneGroupNorm: _Norm,
+    Rational: _Rational,
+    FHEAT: _fheat,
+    FractionalHeat: _gate,
+    nn.ConvTranspose3d: _spread,
+    PatchTransposed3d: _spread,
+}

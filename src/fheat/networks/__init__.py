@@ -1,0 +1,1 @@
+"""Segmentation networks, one per file, and the registry that builds them by name."""

@@ -1,0 +1,111 @@
+"""What every segmentation network is, and which of its gates may learn."""
+
+import operator
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from fheat.ops.heat import FractionalHeat
+
+SMALLEST_AXIS = 32
+LARGEST_AXIS = 2048
+MOST_CHANNELS = 4096
+
+
+class Features(NamedTuple):
+    """What a network knows about a batch.
+
+    logits: (N, classes, X, Y, Z), on the input's grid.
+    attention: (N, 1, x, y, z), non-negative, detached, on the grid of the block it was read from.
+    penultimate: (N, C, x', y', z'), what enters the segmentation head.
+    """
+
+    logits: Tensor
+    attention: Tensor
+    penultimate: Tensor
+
+
+class SegmentationNetwork(nn.Module):
+    """Base of the networks: `model(x)` gives logits, `model.forward_features(x)` also attention and features.
+
+    `patch_size` is the grid the network is trained on; any other grid of at least 32 per axis works too.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, patch_size: Sequence[int]) -> None:
+        super().__init__()
+        for name, count in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
+                raise ValueError(
+                    f"{name}={count!r} is not a channel count: use a whole number from 1 to {MOST_CHANNELS}"
+                )
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.patch_size = checked_patch_size(patch_size)
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of an input the network is made for: one patch."""
+        return (1, self.in_channels, *self.patch_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
+        return self.forward_features(x).logits
+
+    def forward_features(self, x: Tensor) -> Features:
+        """Return logits, attention map and the features before the head."""
+        raise NotImplementedError
+
+    def _check_input(self, x: Tensor) -> None:
+        expected = f"(N, {self.in_channels}, X, Y, Z)"
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}: the network needs a floating tensor, call x.float()")
+        if x.ndim != 5 or x.shape[1] != self.in_channels:
+            raise ValueError(f"x has shape {tuple(x.shape)}: this network takes {expected}")
+        grid = tuple(x.shape[2:])
+        if min(grid) < SMALLEST_AXIS:
+            padded = tuple(max(length, SMALLEST_AXIS) for length in grid)
+            raise ValueError(f"x has grid {grid}, smaller than {SMALLEST_AXIS} on an axis: pad it to {padded}")
+
+
+def checked_patch_size(patch_size: Sequence[int]) -> tuple[int, int, int]:
+    """Return three lengths from 32 to 2048, or raise a one-line error."""
+    try:
+        first, second, third = map(operator.index, patch_size)
+    except (TypeError, ValueError):
+        first = second = third = 0
+    if min(first, second, third) < SMALLEST_AXIS or max(first, second, third) > LARGEST_AXIS:
+        limits = f"three whole numbers of at least {SMALLEST_AXIS} and at most {LARGEST_AXIS}"
+        raise ValueError(f"patch_size={patch_size} is not usable: give {limits}")
+    return first, second, third
+
+
+Gates = Literal["learnable", "closed", "final_only"] | str | Sequence[str]
+Alpha = Literal["bounded", "softplus", "fixed"] | float
+
+
+def build_gates(sites: Sequence[str], gates: Gates, alpha: Alpha) -> dict[str, FractionalHeat]:
+    """Return one gate per site, the last site being the final decoder stage.
+
+    `learnable`: all; `closed`: none, every D frozen at 0; `final_only`: the last one; a list of sites (or their names
+    joined by commas): those. Gates that may not learn are the identity and cost nothing.
+    """
+    learnable = _learnable_sites(sites, gates)
+    return {site: FractionalHeat(alpha=alpha, strength="relu" if site in learnable else 0.0) for site in sites}
+
+
+def _learnable_sites(sites: Sequence[str], gates: Gates) -> set[str]:
+    presets = {"learnable": set(sites), "closed": set(), "final_only": {sites[-1]}}
+    if isinstance(gates, str):
+        if gates in presets:
+            return presets[gates]
+        gates = [name.strip() for name in gates.split(",")]
+    if not isinstance(gates, Sequence):
+        raise ValueError(f"gates={gates!r} is unknown: use {', '.join(presets)} or a list from {', '.join(sites)}")
+    unknown = [str(name) for name in gates if name not in sites]
+    if unknown:
+        raise ValueError(
+            f"gates names unknown sites {', '.join(unknown)}: "
+            f"use {', '.join(presets)} or a list from {', '.join(sites)}"
+        )
+    return set(gates)

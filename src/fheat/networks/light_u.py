@@ -1,0 +1,87 @@
+"""The small U: stem at a quarter of the grid, four stages down and up, skips added.
+
+FHEAT-Seg and Light-UNETR differ only in what a stage is made of.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.networks.base import Features, SegmentationNetwork
+from fheat.nn.layers import PatchTransposed3d
+from fheat.nn.resample import Down, Stem, Up, crop_to, pad_to_even
+
+WIDTHS: Final = (24, 48, 60, 96)
+DEPTHS: Final = (1, 2, 3, 2)
+SITES: Final = ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2", "dec1")
+
+
+class LightU(SegmentationNetwork):
+    """U-shaped network over eight stages named in `SITES`; `stage(site, level)` builds each, level 0..3.
+
+    A stage maps (N, C, X, Y, Z) to the same shape and has `attend`, which also returns an attention map. Odd grids are
+    padded to even before a stage that is halved afterwards, and cropped on the way back. At the bottom a learned
+    position (one vector per voxel of the patch's bottom grid, resized for other grids) is added, then dropout.
+
+    With `scramble` the bottom tokens are read back in the wrong order, as the released Light-UNETR does.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        patch_size: Sequence[int],
+        stage: Callable[[str, int], nn.Module],
+        *,
+        dropout: float = 0.3,
+        scramble: bool = False,
+    ) -> None:
+        super().__init__(in_channels, out_channels, patch_size)
+        self.scramble = scramble
+        self.stem = Stem(in_channels, WIDTHS[0])
+        for site in SITES:
+            self.add_module(site, stage(site, int(site[-1]) - 1))
+        for level in (1, 2, 3):
+            self.add_module(f"down{level}", Down(WIDTHS[level - 1], WIDTHS[level]))
+            self.add_module(f"up{level}", Up(WIDTHS[level], WIDTHS[level - 1]))
+        self.position = nn.Parameter(torch.zeros(1, WIDTHS[3], *bottom_grid(self.patch_size)))
+        self.dropout = nn.Dropout(dropout)
+        self.head = PatchTransposed3d(WIDTHS[0], out_channels, 4)
+
+    def forward_features(self, x: Tensor) -> Features:
+        """Return logits, the final stage's attention, and the 24 channels that enter the head."""
+        self._check_input(x)
+        size = x.shape[2:]
+        x = self.stem(x)
+        skips: list[Tensor] = []
+        grids: list[Sequence[int]] = []
+        for level in (1, 2, 3):
+            grids.append(x.shape[2:])
+            x = self.get_submodule(f"enc{level}")(pad_to_even(x))
+            skips.append(x)
+            x = self.get_submodule(f"down{level}")(x)
+        x = self._bottom(self.get_submodule("enc4")(x))
+        x = self.get_submodule("dec4")(x)
+        for level in (3, 2):
+            x = self.get_submodule(f"up{level}")(x) + skips.pop()
+            x = crop_to(self.get_submodule(f"dec{level}")(x), grids.pop())
+        x = self.get_submodule("up1")(x) + skips.pop()
+        x, attention = self.get_submodule("dec1").attend(x)  # type: ignore[operator]
+        grid = grids.pop()
+        x = crop_to(x, grid)
+        return Features(crop_to(self.head(x), size), crop_to(attention, grid), x)
+
+    def _bottom(self, x: Tensor) -> Tensor:
+        position: Tensor = self.position
+        if position.shape[2:] != x.shape[2:]:
+            position = F.interpolate(position, size=x.shape[2:], mode="trilinear")
+        x = self.dropout(x + position)
+        return x.flatten(2).transpose(1, 2).reshape(x.shape) if self.scramble else x
+
+
+def bottom_grid(patch_size: Sequence[int]) -> tuple[int, ...]:
+    """Grid of the bottom stage: 112x112x80 -> 4x4x3."""
+    return tuple(-(-length // 32) for length in patch_size)

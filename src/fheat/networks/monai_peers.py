@@ -1,0 +1,199 @@
+"""Networks of MONAI under the contract of this package: any grid, features, model folders. MONAI is imported on use."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.networks.base import Features, SegmentationNetwork
+from fheat.nn.resample import crop_to
+from fheat.system.errors import BadInput
+
+
+class MonaiPeer(SegmentationNetwork):
+    """A MONAI network cut into `body` and `head`, its last 1x1x1 convolution.
+
+    A grid that is no multiple of `multiple` is padded with zeros at its ends, and the features are cropped again before
+    the head, which gives the same logits. These networks have no attention map of their own: `forward_features` returns
+    mean_c |features_c|, detached, on the full grid; `forward` does not compute it.
+    """
+
+    multiple: ClassVar[int]
+
+    def __init__(
+        self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module
+    ) -> None:
+        super().__init__(in_channels, out_channels, patch_size)
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
+        logits: Tensor = self.head(self._features(x))
+        return logits
+
+    def forward_features(self, x: Tensor) -> Features:
+        """Return logits, the mean magnitude of the features in place of an attention map, and the features."""
+        features = self._features(x)
+        return Features(self.head(features), features.detach().abs().mean(dim=1, keepdim=True), features)
+
+    def _features(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        grid = x.shape[2:]
+        return crop_to(self.body(_padded(x, self.multiple)), grid)
+
+
+def monai_network(name: str, **options: Any) -> Any:
+    """Build a network of `monai.networks.nets`, or say in one line that MONAI is missing."""
+    try:
+        nets = import_module("monai.networks.nets")
+    except ImportError:
+        raise BadInput(name, "is a network of MONAI, which is not installed", "install it: pip install monai") from None
+    return getattr(nets, name)(**options)
+
+
+def _padded(x: Tensor, multiple: int) -> Tensor:
+    more = [-length % multiple for length in x.shape[2:]]
+    if all(length + rest == multiple for length, rest in zip(x.shape[2:], more, strict=True)):
+        more[0] += multiple  # an instance norm refuses a bottom of one voxel
+    return F.pad(x, (0, more[2], 0, more[1], 0, more[0])) if any(more) else x
+
+
+STAGES = 5
+
+
+class DynUNet(MonaiPeer):
+    """MONAI's `DynUNet`, see `MonaiPeer`: five stages, 3x3x3 kernels, strides 1-2-2-2-2, instance norm, no deep
+    supervision.
+
+    Args:
+        filters: channels of the five stages.
+    """
+
+    multiple = 16
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 2,
+        patch_size: Sequence[int] = (112, 112, 80),
+        filters: Sequence[int] = (32, 64, 128, 256, 320),
+    ) -> None:
+        if len(filters) != STAGES or not all(isinstance(width, int) and width > 0 for width in filters):
+            raise ValueError(f"filters={filters!r} is not usable: give {STAGES} whole numbers")
+        body = monai_network(
+            "DynUNet",
+            spatial_dims=3,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            kernel_size=[3] * STAGES,
+            strides=[1, 2, 2, 2, 2],
+            upsample_kernel_size=[2] * (STAGES - 1),
+            filters=list(filters),
+        )
+        # The same blocks hang in skip_layers, which forward uses: one name each keeps model folders at their size.
+        del body.input_block, body.downsamples, body.bottleneck, body.upsamples
+        head = body.output_block
+        del body.output_block
+        super().__init__(in_channels, out_channels, patch_size, body.skip_layers, head)
+
+
+VARIANTS = ("S", "B", "M", "L")
+KERNELS = (3, 5, 7)
+
+
+class MedNeXt(MonaiPeer):
+    """MONAI's `MedNeXt`, see `MonaiPeer`, without deep supervision.
+
+    Args:
+        variant: `S`, `B`, `M` or `L`, in ascending size.
+        kernel: of the depthwise convolutions, 3, 5 or 7.
+    """
+
+    multiple = 16
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 2,
+        patch_size: Sequence[int] = (112, 112, 80),
+        variant: Literal["S", "B", "M", "L"] = "S",
+        kernel: int = 3,
+    ) -> None:
+        if variant not in VARIANTS or kernel not in KERNELS:
+            raise ValueError(f"variant={variant!r}, kernel={kernel!r} is unknown: use S, B, M or L and 3, 5 or 7")
+        body = monai_network(
+            f"MedNeXt{variant}", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel
+        )
+        head = body.out_0
+        body.out_0 = nn.Identity()
+        super().__init__(in_channels, out_channels, patch_size, body, head)
+
+
+class SegResNet(MonaiPeer):
+    """MONAI's `SegResNet`, see `MonaiPeer`.
+
+    Args:
+        init_filters: channels on the full grid, a multiple of 8; doubled at each of three halvings.
+    """
+
+    multiple = 8
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 2,
+        patch_size: Sequence[int] = (112, 112, 80),
+        init_filters: int = 16,
+    ) -> None:
+        if not isinstance(init_filters, int) or init_filters < 8 or init_filters % 8:
+            raise ValueError(f"init_filters={init_filters!r} is not usable: give a multiple of 8")
+        body = monai_network("SegResNet", in_channels=in_channels, out_channels=out_channels, init_filters=init_filters)
+        head = body.conv_final[2]
+        body.conv_final = body.conv_final[:2]
+        super().__init__(in_channels, out_channels, patch_size, body, head)
+
+
+class SwinUNETR(MonaiPeer):
+    """MONAI's `SwinUNETR`, see `MonaiPeer`; its axes must be multiples of 32, so 112x112x80 runs as 128x128x96.
+
+    Args:
+        feature_size: channels on the full grid, a multiple of 12.
+    """
+
+    multiple = 32
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 2,
+        patch_size: Sequence[int] = (112, 112, 80),
+        feature_size: int = 48,
+    ) -> None:
+        if not isinstance(feature_size, int) or feature_size < 12 or feature_size % 12:
+            raise ValueError(f"feature_size={feature_size!r} is not usable: give a multiple of 12")
+        _rearrange_without_einops()
+        body = monai_network("SwinUNETR", in_channels=in_channels, out_channels=out_channels, feature_size=feature_size)
+        head = body.out
+        body.out = nn.Identity()
+        super().__init__(in_channels, out_channels, patch_size, body, head)
+
+
+def _rearrange_without_einops() -> None:
+    """Give MONAI's file what it wants of einops where that is missing: it only ever moves whole axes there."""
+    if find_spec("einops") is None:
+        with suppress(ImportError):  # MONAI itself is missing, which is said elsewhere
+            vars(import_module("monai.networks.nets.swin_unetr"))["rearrange"] = _moved
+
+
+def _moved(x: Tensor, pattern: str) -> Tensor:
+    """`b c d h w -> b d h w c` as a permutation."""
+    before, after = (side.split() for side in pattern.split("->"))
+    return x.permute([before.index(axis) for axis in after])

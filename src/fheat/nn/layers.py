@@ -1,0 +1,100 @@
+"""Layers with a fused GPU path beside the plain one: one-group norm, small convolutions, patch convolutions.
+
+Parameters and results are those of `nn.GroupNorm`, `nn.Conv3d` and `nn.ConvTranspose3d`, which run everywhere else.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.ops import kernels
+
+
+class OneGroupNorm(nn.GroupNorm):
+    """Normalise over channels and grid together, with a scale and shift per channel. Shapes: (N, C, ...), the same."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise every sample."""
+        if x.ndim != 5 or not kernels.usable(x):
+            return super().forward(x)
+        from fheat.ops.kernels.norm import one_group_norm  # Triton takes a second to import
+
+        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        with kernels.on_device(x):
+            return one_group_norm(channels_last, self.weight, self.bias, self.eps).permute(0, 4, 1, 2, 3)
+
+
+def one_group(channels: int) -> OneGroupNorm:
+    """Normalise over channels and grid together, with a scale and shift per channel."""
+    return OneGroupNorm(channels)
+
+
+class SmallConv3d(nn.Conv3d):
+    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel where there is one.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel gives float32 under autocast too, with
+    channels last in memory. Parameters are those of `nn.Conv3d`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        if stride not in (1, 2):
+            raise ValueError(f"stride={stride} is unknown: use 1 or 2")
+        super().__init__(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or not kernels.usable(x) or x.numel() * self.out_channels >= 2**31 * self.in_channels:
+            return super().forward(x)
+        from fheat.ops.kernels.conv import conv3  # Triton takes a second to import
+
+        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        with kernels.on_device(x):
+            return conv3(channels_last, self.weight.float(), self.stride[0]).permute(0, 4, 1, 2, 3)
+
+
+class PatchConv3d(nn.Conv3d):
+    """Each patch of `side` voxels per axis to one: y = W vec(patch) + b.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...), lying channels last where it is a product.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
+        super().__init__(in_channels, out_channels, side, stride=side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        side = self.stride[0]
+        if x.ndim != 5 or not kernels.usable(x) or any(length % side for length in x.shape[2:]):
+            return super().forward(x)
+        samples, channels, *grid = x.shape
+        a, b, c = (length // side for length in grid)
+        patches = x.reshape(samples, channels, a, side, b, side, c, side).permute(0, 2, 4, 6, 1, 3, 5, 7)
+        y = F.linear(patches.reshape(samples, a, b, c, -1), self.weight.flatten(1), self.bias)
+        return y.permute(0, 4, 1, 2, 3)
+
+
+class PatchTransposed3d(nn.ConvTranspose3d):
+    """Each voxel to a patch of `side` voxels per axis: vec(patch) = W^T x + b.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z), lying channels last if asked, where it is a product.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int, *, channels_last: bool = False) -> None:
+        super().__init__(in_channels, out_channels, side, stride=side)
+        self.channels_last = channels_last
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x):
+            return super().forward(x, output_size)
+        side, channels = self.stride[0], self.out_channels
+        samples, _, a, b, c = x.shape
+        bias = None if self.bias is None else self.bias.repeat_interleave(side**3)
+        patches = F.linear(x.permute(0, 2, 3, 4, 1), self.weight.flatten(1).t(), bias)
+        patches = patches.view(samples, a, b, c, channels, side, side, side)
+        grid = side * a, side * b, side * c
+        if self.channels_last:
+            return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).permute(0, 4, 1, 2, 3)
+        return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)

@@ -1,0 +1,57 @@
+"""The machine: which processor, GPU and versions a result was measured on, and what to say when memory runs out."""
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from fheat.system.errors import BadInput
+
+
+def machine(device: str = "cpu") -> dict[str, object]:
+    """Return processor or GPU name, thread count and versions, for the `machine` field of a result file."""
+    return {
+        "device": device,
+        "name": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{name: found for name in ("numpy", "scipy", "monai") if (found := _version(name)) is not None},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+_HOST = "can't allocate memory"
+"""What torch says on a CPU, in a RuntimeError."""
+
+
+@contextmanager
+def memory_for(what: str, where: Path | str, device: torch.device, remedy: str) -> Iterator[None]:
+    """Turn running out of memory, on the host or on a GPU, into `BadInput` with a remedy."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if (
+            isinstance(error, RuntimeError)
+            and not isinstance(error, torch.OutOfMemoryError)
+            and _HOST not in str(error)
+        ):
+            raise
+        raise BadInput(where, f"{what} does not fit into the memory of {device}", remedy) from None

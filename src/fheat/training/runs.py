@@ -1,0 +1,231 @@
+"""Runs on disk: what a run folder tells about its run, and which network a name means."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fheat.models.card import Card
+from fheat.models.folder import MANIFEST, load
+from fheat.system.errors import BadInput
+from fheat.training.run_folder import CONFIG, LOG, RunFolder
+from fheat.training.settings import TrainConfig
+
+_NO_LOSS = ("iteration", "norm", "rate", "per_second")
+_NESTED = ("cases", "probe")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Mean Dice at an iteration, and that of every scan."""
+
+    iteration: int
+    mean: float
+    cases: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ProbeAt:
+    """What a probe found at a site: the pairing P at D = 0, the slope of the loss, each with its standard error, and
+    what is left of the gradient at the frequencies beside zero. NaN is what could not be measured."""
+
+    pairing: float
+    error: float
+    slope: float
+    slope_error: float
+    attenuation: float
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; `speeds` iterations
+    per second, without validation and saving, by the iteration they were taken at; `probes` what was found at each
+    site, by iteration, in order, 0 for before the first step."""
+
+    folder: Path
+    config: TrainConfig
+    steps: list[dict[str, float]]
+    validations: list[Validation]
+    speeds: dict[int, float]
+    probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
+
+    @property
+    def iterations(self) -> list[int]:
+        """Of the steps."""
+        return [int(step["iteration"]) for step in self.steps]
+
+    @property
+    def done(self) -> int:
+        """Last logged iteration."""
+        return max(self.iterations[-1], *(found.iteration for found in self.validations), 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.done >= self.config.iterations and (self.folder / "final").is_dir()
+
+    @cached_property
+    def losses(self) -> list[str]:
+        """Names of the losses, the one that is minimised first."""
+        return [name for name in self.steps[-1] if _is_loss(name)]
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """Names of the gates."""
+        return [name.removeprefix("D.") for name in self.steps[-1] if name.startswith("D.")]
+
+    def column(self, name: str) -> list[float]:
+        """Return one logged value over the steps."""
+        return [step.get(name, float("nan")) for step in self.steps]
+
+    def closed_at(self, site: str) -> int | None:
+        """Return the first logged iteration from which a gate is closed to the end, None for an open one."""
+        closed = None
+        for iteration, strength in zip(self.iterations, self.column(f"D.{site}"), strict=True):
+            if strength != 0:
+                closed = None
+            elif closed is None:
+                closed = iteration
+        return closed
+
+    @property
+    def survivors(self) -> list[str]:
+        """Gates that are open in the last logged iteration."""
+        return [site for site in self.sites if self.steps[-1][f"D.{site}"] != 0]
+
+
+def read_history(folder: Path) -> RunHistory:
+    """Read a run folder, of a run that ended or not, or raise `BadInput`.
+
+    A last line without its end is one that is being written, or was when the run was killed: it is left out.
+    """
+    if not folder.is_dir():
+        raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
+    config = RunFolder(folder).config()
+    path = folder / LOG
+    try:
+        lines = path.read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
+    steps: list[dict[str, Any]] = []
+    validations, speeds = [], {}
+    probes: dict[int, dict[str, ProbeAt]] = {}
+    for number, text in enumerate(lines, start=1):
+        line = _parsed(text, path, number, config.iterations)
+        if "probe" in line:
+            probes[line["iteration"]] = line["probe"]
+        elif "validation" in line:
+            validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
+        elif "per_second" in line:
+            speeds[int(line["iteration"])] = float(line["per_second"])
+        else:
+            if not any(map(_is_loss, line)):
+                raise _not_logged(path, number, "a loss is missing")
+            if steps and (lost := steps[0].keys() ^ line.keys()):
+                raise _not_logged(path, number, f"{min(lost)} is not in all lines")
+            steps.append(line)
+    if not steps:
+        raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
+    for iteration, found in probes.items():
+        if unknown := [site for site in found if f"D.{site}" not in steps[0]]:
+            reason = f"the probe at iteration {iteration} has a gate that no iteration has, {min(unknown)}"
+            raise BadInput(path, reason, "restore it, or resume the run")
+    return RunHistory(folder, config, steps, validations, speeds, dict(sorted(probes.items())))
+
+
+def _is_loss(name: str) -> bool:
+    return name not in _NO_LOSS and not name.startswith(("D.", "alpha."))
+
+
+def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+        numbers = {name: value for name, value in line.items() if name not in _NESTED} | line.get("cases", {})
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
+            raise TypeError("a value is no number")
+        [float(value) for value in numbers.values()]  # an integer may be too large for that
+        if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
+            raise TypeError("a value is missing")
+        first = 0 if "probe" in line else 1
+        if not first <= line["iteration"] <= last:
+            raise ValueError(f"iteration is not in {first} to {last}")
+        if "probe" in line:
+            line["probe"] = {site: _probe_at(found) for site, found in line["probe"].items()}
+        if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
+            raise KeyError("alpha of a gate")
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
+    return dict(line)
+
+
+def _probe_at(found: dict[str, float | None]) -> ProbeAt:
+    """Check what is logged of a site; all but the pairing may be null."""
+    if found.keys() != ProbeAt.__dataclass_fields__.keys():
+        raise KeyError("a number of a probe")
+    values = {name: float("nan") if value is None and name != "pairing" else value for name, value in found.items()}
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
+        raise TypeError("a value of a probe is no number")
+    return ProbeAt(**{name: float(value) for name, value in values.items() if value is not None})
+
+
+def _not_logged(path: Path, number: int, why: str) -> BadInput:
+    return BadInput(path, f"line {number} is not a line of a log ({why})", "restore it, or resume the run")
+
+
+_MISSING = {
+    False: ("has saved no network yet", "wait for its first validation or its end"),
+    True: ("is of a run that is over, without its networks", "give a folder that has final/ or best/"),
+}
+"""Reason and remedy, by whether the run is over."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A loaded network and where it comes from."""
+
+    name: str
+    """What the user gave, without a trailing slash."""
+    model: nn.Module
+    part: str | None
+    """`final` or `best` of a run folder, None for a model folder or a zoo model."""
+    record: RunHistory | None
+    """What the run folder logged."""
+
+    @property
+    def card(self) -> Card:
+        """What the model folder says besides weights."""
+        card = getattr(self.model, "card", None)
+        return card if isinstance(card, Card) else Card()
+
+
+def open_saved(name: str) -> Saved:
+    """Load a network. A run folder means its `final/`, the allocation at the end; `best/` while it has no final."""
+    folder = Path(name)
+    if not is_run_folder(folder):
+        return Saved(name.rstrip("/") or name, load(name), None, None)
+    record = read_history(folder)
+    saved = network_of(record, name.rstrip("/"))
+    if saved is None:
+        raise BadInput(folder, *_MISSING[record.done >= record.config.iterations])
+    return saved
+
+
+def network_of(record: RunHistory, name: str) -> Saved | None:
+    """Load the network that a run has left in its `final/`, or its `best/` so far; None while there is none."""
+    for part in ("final", "best"):
+        if (record.folder / part).is_dir():
+            return Saved(name, load(record.folder / part), part, record)
+    return None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder was written by `fheat train` and is not itself a model folder."""
+    try:
+        return (folder / CONFIG).is_file() and not (folder / MANIFEST).exists()
+    except OSError:  # a name no file can have
+        return False

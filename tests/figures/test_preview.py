@@ -1,0 +1,130 @@
+"""The preview: upright, to scale, contours where the mask is."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from fheat.data.orientation import reorient
+from fheat.figures.preview import preview_png
+from fheat.io import Volume
+from tests.grids import affines
+
+
+def coloured(png):
+    """Pixels that are neither grey nor white: the contours."""
+    pixels = image.imread(BytesIO(png))[..., :3]
+    return np.ptp(pixels, axis=-1) > 0.3
+
+
+def scan_and_mask(affine=None):
+    scan = np.random.default_rng(0).normal(100, 5, (30, 24, 18))
+    mask = np.zeros((30, 24, 18), dtype=np.uint8)
+    mask[4:12, 6:18, 5:13] = 1
+    affine = np.diag([1.0, 1.5, 2.0, 1.0]) if affine is None else affine
+    return Volume(scan, affine), Volume(mask, affine)
+
+
+def test_contours_are_drawn_only_where_there_is_a_mask():
+    scan, mask = scan_and_mask()
+    png = preview_png(scan, mask, ("chamber",))
+    assert png.startswith(b"\x89PNG")
+    assert coloured(png).sum() > 300
+    empty = preview_png(scan, Volume(np.zeros_like(mask.data), mask.affine))
+    assert coloured(empty).sum() == 0
+    assert preview_png(scan, mask, ("chamber",)) == png
+
+
+def test_left_is_left_in_every_orientation():
+    """The mask lies in the left third; its contour must lie left of the middle of the axial and coronal planes."""
+    for affine, spacing in list(affines())[::36]:
+        flat = np.zeros((4, 4))
+        flat[3, 3] = 1
+        flat[:3, :3] = np.round(affine[:3, :3] / np.array(spacing))
+        if abs(np.linalg.det(flat[:3, :3])) != 1:
+            continue
+        shape = np.abs(flat[:3, :3]).T @ np.array([30, 24, 18])
+        index = np.stack(np.meshgrid(*(np.arange(n) for n in shape.astype(int)), indexing="ij"), axis=-1)
+        right = (index - (shape - 1) / 2) @ flat[:3, :3].T
+        mask = ((right[..., 0] < -4) & (abs(right[..., 1]) < 5) & (abs(right[..., 2]) < 4)).astype(np.uint8)
+        png = preview_png(Volume(np.zeros(mask.shape), flat), Volume(mask, flat))
+        hits = coloured(png)
+        third = hits.shape[1] // 3
+        for panel in (1, 2):
+            columns = np.flatnonzero(hits[: int(0.85 * hits.shape[0]), panel * third : (panel + 1) * third].any(axis=0))
+            assert columns.mean() < 0.5 * third
+
+
+def test_channels_and_several_labels():
+    scan, mask = scan_and_mask()
+    mask.data[14:20, 6:18, 5:13] = 3
+    double = Volume(np.stack([scan.data, scan.data], axis=-1), scan.affine)
+    assert coloured(preview_png(double, mask, ("a", "b", "c"))).sum() > 400
+
+
+SHAPE, SPACING = (24, 24, 24), (0.8, 1.1, 1.7)
+BLOCK = ((3, 15), (7, 19), (11, 23))
+MIDDLE = (8, 12, 16)
+
+
+def block(bounds=BLOCK):
+    mask = np.zeros(SHAPE, dtype=np.uint8)
+    mask[tuple(slice(*pair) for pair in bounds)] = 1
+    return mask
+
+
+def middle_planes(places=MIDDLE):
+    """Where the three planes lie; a panel that shows another one sees two lines of this and nothing else."""
+    planes = np.zeros(SHAPE, dtype=bool)
+    for axis, place in enumerate(places):
+        np.moveaxis(planes, axis, 0)[place] = True
+    return planes
+
+
+def pictures(png):
+    """The pixels of the sagittal, coronal and axial picture, cut out where the black of the scan ends."""
+    pixels = image.imread(BytesIO(png))[..., :3]
+    for panel in np.array_split(pixels, 3, axis=1):
+        dark = panel.max(axis=-1) < 0.1
+        rows, columns = (np.flatnonzero(count > 0.5 * count.max()) for count in (dark.sum(axis=1), dark.sum(axis=0)))
+        yield panel[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def extent(pixels):
+    """First and past the last row and column that are set."""
+    return np.array([edge for axis in (1, 0) for edge in np.flatnonzero(pixels.any(axis=axis))[[0, -1]] + (0, 1)])
+
+
+@pytest.mark.parametrize("codes", ["RAS", "LPS", "SRA", "PIL"])
+def test_every_panel_shows_its_plane_to_scale_and_upright_with_the_contour_on_it(codes):
+    """A bright block in the planes through its middle: left is left, anterior right or up, superior up."""
+    mask, affine = block(), np.diag([*SPACING, 1.0])
+    scan, label = (reorient(Volume(data, affine), codes) for data in (100.0 * mask * middle_planes(), mask))
+    for axis, picture in enumerate(pictures(preview_png(scan, label))):
+        across, up = (other for other in range(3) if other != axis)
+        height, width = picture.shape[:2]
+        assert height / width == pytest.approx(SPACING[up] / SPACING[across], rel=0.02)
+        (left, right), (low, high) = BLOCK[across], BLOCK[up]
+        expected = np.array([1 - high / 24, 1 - low / 24, left / 24, right / 24]) * (height, height, width, width)
+        hits = np.ptp(picture, axis=-1) > 0.3
+        bright = (picture.min(axis=-1) > 0.9) | hits
+        top, bottom, first, last = extent(bright)
+        assert np.abs([top, bottom, first, last] - expected).max() < 4
+        assert bright[top:bottom, first:last].mean() > 0.95
+        assert np.abs(extent(hits) - expected).max() < 4
+        assert not hits[top + 9 : bottom - 9, first + 9 : last - 9].any()
+
+
+def test_without_a_mask_the_middle_of_the_scan_is_shown():
+    bright = block(((6, 18), (8, 20), (4, 16))) * middle_planes((12, 12, 12))
+    affine = np.diag([*SPACING, 1.0])
+    for picture in pictures(preview_png(Volume(bright, affine), Volume(np.zeros(SHAPE, np.uint8), affine))):
+        assert (picture.min(axis=-1) > 0.9).mean() == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["$", "$\\frac{$", "cost in $ and $", "a_b^c", "50 %"])
+def test_a_name_is_shown_as_it_is_written(name):
+    """A name that is no formula does not stop the picture, and one that looks like one is not set as one."""
+    scan, mask = scan_and_mask()
+    assert coloured(preview_png(scan, mask, (name,))).sum() > 300

@@ -1,0 +1,155 @@
+"""What every registered network promises: one class of tests, run over all of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fheat import create_model, list_models, load, save
+from fheat.networks.base import Features
+
+REFERENCE = Path(__file__).with_name("reference.json")
+PATCH = (48, 40, 32)
+NARROW = {
+    "segresnet": {"init_filters": 8},
+    "dynunet": {"filters": (4, 8, 16, 16, 16)},
+    "swin_unetr": {"feature_size": 12},
+}
+"""Options that make a large network quick to test."""
+
+
+def build(name, inputs=1, classes=2, patch=PATCH):
+    return create_model(name, inputs, classes, patch, **NARROW.get(name, {}))
+
+
+@pytest.fixture(params=list_models())
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def model(name):
+    return build(name).eval()
+
+
+def test_logits_have_the_input_grid(model):
+    with torch.no_grad():
+        assert model(torch.randn(2, 1, *PATCH)).shape == (2, 2, *PATCH)
+
+
+@pytest.mark.parametrize("grid", [(32, 32, 32), (33, 47, 35), (36, 50, 41)])
+@pytest.mark.parametrize(("inputs", "classes"), [(1, 2), (4, 3)])
+def test_any_grid_channels_and_classes(name, grid, inputs, classes):
+    model = build(name, inputs, classes).eval()
+    with torch.no_grad():
+        logits = model(torch.randn(1, inputs, *grid))
+    assert logits.shape == (1, classes, *grid)
+    assert torch.isfinite(logits).all()
+
+
+def test_features(model):
+    x = torch.randn(2, 1, *PATCH)
+    features = model.forward_features(x)
+    assert isinstance(features, Features)
+    with torch.no_grad():
+        assert torch.equal(features.logits, model(x))
+    assert features.attention.shape[:2] == (2, 1)
+    assert features.attention.ndim == 5
+    assert (features.attention >= 0).all()
+    assert not features.attention.requires_grad
+    seen = []
+    model.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    model(x)
+    assert torch.equal(seen[0], features.penultimate)
+
+
+def test_every_parameter_learns(model):
+    model.train()
+    x = torch.randn(2, 1, *PATCH)
+    model(x).square().mean().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
+    silent = [key for key, parameter in model.named_parameters() if not parameter.grad.any()]
+    # A bias in front of a one-group norm of one voxel per group, and gates on a 1x1x1 bottom, have nothing to learn.
+    assert all("gate" in key for key in silent), silent
+
+
+def test_samples_do_not_see_each_other(model):
+    x = torch.randn(2, 1, *PATCH)
+    with torch.no_grad():
+        together = model(x)
+        assert torch.allclose(together[1:], model(x[1:]), atol=1e-4)
+
+
+def test_evaluation_is_deterministic_and_dropout_is_not(name):
+    model = build(name)
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        model.eval()
+        assert torch.equal(model(x), model(x))
+        if name in ("fheat_seg", "light_unetr"):
+            model.train()
+            assert not torch.equal(model(x), model(x))
+
+
+def test_save_and_load(model, tmp_path):
+    restored = load(save(model, tmp_path / "model"))
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        assert torch.equal(restored(x), model(x))
+    assert restored.spec == model.spec
+    assert not restored.training
+
+
+def test_exports(model):
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        assert torch.allclose(program.module()(x), model(x), atol=1e-5)
+
+
+def test_compiles_whole(name, model):
+    if name == "swin_unetr":
+        pytest.skip("MONAI checks the grid with numpy, which leaves the graph")
+    x = torch.randn(1, 1, *PATCH)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model(x)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(x), expected, atol=1e-4)
+
+
+def test_autocast(model):
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        full = model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = model(x)
+    assert torch.isfinite(half).all()
+    assert (half.float() - full).norm() < 0.2 * full.norm()
+
+
+def test_logits_are_the_stored_ones(name):
+    """Weights and inputs from fixed seeds give the numbers in reference.json (`python tests/networks/reference.py`)."""
+    from tests.networks.reference import sample
+
+    stored = json.loads(REFERENCE.read_text())[name]
+    assert sample(name) == pytest.approx(stored, abs=2e-4)
+
+
+BAD_INPUT = [
+    (torch.randn(1, 1, 48, 40), ValueError, "(1, 1, 48, 40)"),
+    (torch.randn(1, 2, 48, 40, 32), ValueError, "(N, 1, X, Y, Z)"),
+    (torch.randn(1, 1, 48, 40, 31), ValueError, "pad it to (48, 40, 32)"),
+    (torch.zeros(1, 1, 48, 40, 32, dtype=torch.uint8), TypeError, "x.float()"),
+]
+
+
+@pytest.mark.parametrize(("x", "error", "says"), BAD_INPUT)
+def test_refuses(model, x, error, says):
+    with pytest.raises(error) as caught:
+        model(x)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,54 @@
+"""A dataset small enough to train on in a test, and training without its report."""
+
+import pytest
+import torch
+
+from fheat.data.phantom import write_phantoms
+from fheat.training.loop import Run
+from fheat.training.settings import TrainConfig
+
+
+@pytest.fixture(autouse=True)
+def _quick(without_report):
+    """No test here looks at the report."""
+
+
+@pytest.fixture(scope="session")
+def whole_run(tmp_path_factory):
+    """Train as `settings` say, once for all tests that compare with it; to be read only."""
+    done = []
+
+    def train(settings):
+        known = next((run for run in done if run.config == settings), None)
+        if known is None:
+            torch.set_num_threads(1)
+            known = Run(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu")
+            known.train()
+            done.append(known)
+        return known
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def scans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantoms") / "scans"
+    write_phantoms(folder, 10, test=0, shape=(40, 36, 34))
+    return folder
+
+
+@pytest.fixture
+def config(scans):
+    def make(**settings):
+        defaults = {
+            "data": str(scans),
+            "labelled": 2,
+            "patch_size": (32, 32, 32),
+            "iterations": 6,
+            "warm_up": 2,
+            "validate_every": 4,
+            "checkpoint_every": 2,
+        }
+        return TrainConfig(**(defaults | settings))
+
+    return make

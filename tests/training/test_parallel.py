@@ -1,0 +1,224 @@
+"""Several processes, on CPUs with gloo: together they do what one does with all scans, and they start, stop and fail
+together."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from fheat import load
+from fheat.system.errors import BadInput
+from fheat.training.checkpoints import newest_checkpoint
+from fheat.training.loop import Run
+from tests.training.programs import TRAIN
+
+LIMIT = 300
+"""Seconds until processes that wait for each other are given up."""
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs gloo and signals")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def settings(config, tmp_path):
+    def write(name, **others):
+        made = config(**({"network_options": {"dropout": 0.0}} | others))
+        path = tmp_path / f"{name}.toml"
+        path.write_text(made.to_toml())
+        return made, path
+
+    return write
+
+
+def start(words, size=2, code=("-c", TRAIN)):
+    """Start processes as torchrun does, but with their exit codes, standard errors and ids at hand."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *code, *words],
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def outcome(jobs):
+    """Return exit codes, standard outputs and standard errors."""
+    try:
+        texts = [job.communicate(timeout=LIMIT) for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    return [job.returncode for job in jobs], [out for out, _ in texts], [error for _, error in texts]
+
+
+def train(path, folder, size=2, code=("-c", TRAIN)):
+    words = ["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]
+    codes, _, errors = outcome(start(words, size, code))
+    assert set(codes) == {0}, "\n".join(errors)[-3000:]
+    assert set(errors) == {""}
+
+
+def lines(folder):
+    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in found if "total" in line], [line for line in found if "validation" in line]
+
+
+def weights(folder):
+    return load(folder / "final").state_dict()
+
+
+def largest_difference(one, other):
+    assert one.keys() == other.keys()
+    return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
+
+
+PRECISE = """
+import sys
+from types import SimpleNamespace
+import torch
+import fheat.training.loop as loop
+from fheat.cli.main import main
+from fheat.data.store import VolumeStore
+
+create, crop, norm, single = loop.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm, torch.Tensor.float
+
+def precise_crop(*arguments):
+    images, labels = crop(*arguments)
+    return images.double(), labels
+
+loop.create_model = lambda *arguments, **options: create(*arguments, **options).double()
+loop.validate = lambda *arguments: {"none": 0.0}
+sys.modules["fheat.report.write"] = SimpleNamespace(write_report=lambda *arguments, **options: "none")
+VolumeStore.crop = precise_crop
+torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
+torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("method", ["cse", "supervised"])
+def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
+    """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
+
+    In single precision one voxel whose confidence is rounded to the other side of its threshold is 1.5e-5 of the
+    consistency loss. Without dropout, whose masks are drawn inside the network by each process for its own scans.
+    """
+    for size, batch in ((2, 1), (1, 2)):
+        _, path = settings(f"by-{size}", method=method, batch=batch)
+        train(path, tmp_path / f"run-{size}", size, ("-c", PRECISE))
+    expected, found = (lines(tmp_path / f"run-{size}")[0] for size in (1, 2))
+    assert [line["iteration"] for line in found] == [1, 2, 3, 4, 5, 6]
+    for line, other in zip(expected, found, strict=True):
+        assert line.keys() == other.keys()
+        assert all(line[name] == pytest.approx(other[name], rel=1e-6, abs=1e-6) for name in line)
+    states = [newest_checkpoint(tmp_path / f"run-{size}" / "checkpoints").tensors for size in (1, 2)]
+    learned = [{name: value for name, value in state.items() if name.startswith("model.")} for state in states]
+    assert largest_difference(*learned) < 1e-10
+    assert expected[-1]["total"] < 0.8 * expected[0]["total"]
+    if method == "cse":
+        assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
+        assert found[0]["accepted"] != found[-1]["accepted"]
+
+
+def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path):
+    """As users do it, in single precision.
+
+    With a small rate: of gradients that are nothing but rounding errors AdamW still makes steps as long as the rate.
+    """
+    _, path = settings("two", method="supervised", batch=1, rate=3e-4)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fheat"]
+    words = ["train", "--config", str(path), "--out", str(tmp_path / "two"), "--device", "cpu", "--json"]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LIMIT, env=one_thread)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["iterations"] == 6  # printed once
+    whole, _ = settings("one", method="supervised", batch=2, rate=3e-4)
+    one = Run(whole, tmp_path / "one", device="cpu")
+    before = {name: value.clone() for name, value in one.step.model.state_dict().items()}
+    one.train()
+    (expected, measured), (found, also) = lines(tmp_path / "one"), lines(tmp_path / "two")
+    for line, other in zip(expected, found, strict=True):
+        assert all(line[name] == pytest.approx(other[name], rel=1e-5, abs=1e-5) for name in line)
+    for line, other in zip(measured, also, strict=True):
+        assert line["validation"] == pytest.approx(other["validation"], abs=1e-3)  # a voxel may change sides
+    assert largest_difference(weights(tmp_path / "one"), weights(tmp_path / "two")) < 1e-5
+    assert largest_difference(before, weights(tmp_path / "two")) > 1e-3
+    assert load(tmp_path / "two" / "final").card.training["processes"] == 2
+
+
+def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(settings, tmp_path):
+    """With dropout as it is: the generators of both processes must come back too."""
+    made, path = settings("two", batch=1, iterations=7, network_options={}, checkpoint_every=1)
+    train(path, tmp_path / "whole")
+    folder = tmp_path / "parts"
+    jobs = start(["train", "--config", str(path), "--out", str(folder), "--device", "cpu"])
+    limit = time.monotonic() + LIMIT
+    while not (folder / "checkpoints" / "step-00000002").exists() and time.monotonic() < limit:
+        time.sleep(0.005)
+        assert [job.poll() for job in jobs] == [None, None]
+    jobs[1].send_signal(signal.SIGTERM)
+    codes, _, errors = outcome(jobs)
+    assert codes == [143, 143], errors
+    found = newest_checkpoint(folder / "checkpoints")
+    assert 2 <= found.iteration < 7
+    assert found.facts["processes"] == 2
+    assert found.tensors["method.threshold"].shape[0] == 2
+    assert not torch.equal(*found.tensors["method.threshold"])
+    assert f"stopped and saved at iteration {found.iteration}; go on with" in errors[0]
+    assert (errors[0].count("\n"), errors[1]) == (1, "")
+    with pytest.raises(BadInput, match="is the run of 2 processes, not 1; go on with 2"):
+        Run(made, folder, resume=True, device="cpu")
+    codes, _, errors = outcome(start(["train", "--resume", "--out", str(folder), "--device", "cpu"]))
+    assert codes == [0, 0], errors
+    assert largest_difference(weights(tmp_path / "whole"), weights(folder)) == 0
+    assert lines(tmp_path / "whole") == lines(folder)
+
+
+FULL_DISK = """
+import errno, os, sys
+import fheat.system.files
+from fheat.cli.main import main
+
+through, count = fheat.system.files._write_through, [0]
+
+def full(file, parts):
+    count[0] += 1
+    if count[0] > 3:  # settings and the first checkpoint are on disk
+        raise OSError(errno.ENOSPC, "No space left on device", file.name)
+    through(file, parts)
+
+fheat.system.files._write_through = full
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--labelled", "99"], 3, "labelled training scans, not 99"),
+        (["--checkpoint-every", "1"], 4, "No space left on device"),  # only the first process writes
+    ],
+)
+def test_what_goes_wrong_on_one_ends_both_with_one_line(settings, tmp_path, words, code, says):
+    _, path = settings("two", method="supervised", batch=1, iterations=3)
+    basis = ["train", "--config", str(path), "--device", "cpu", "--out", str(tmp_path / "run")]
+    codes, outputs, errors = outcome(start([*basis, *words], code=("-c", FULL_DISK)))
+    assert codes == [code, code], errors
+    assert says in errors[0]
+    assert (errors[0].count("\n"), errors[1], outputs) == (1, "", ["", ""])

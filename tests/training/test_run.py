@@ -1,0 +1,327 @@
+"""A run: what it leaves on disk, and that stopping, killing and a full disk cannot change its outcome."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import fheat.networks.fheat_seg
+import fheat.system.files
+from fheat import load
+from fheat.cli.main import main
+from fheat.system.errors import BadInput
+from fheat.training.checkpoints import KEPT, Checkpoint, newest_checkpoint, save_checkpoint
+from fheat.training.loop import Run, Stopped
+from fheat.training.run_folder import RunFolder
+from fheat.training.settings import TrainConfig, checked, read_config
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def weights(folder):
+    return load(folder / "final").state_dict()
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def numbers(folder):
+    """The log without what depends on the clock."""
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_what_a_run_leaves(config, tmp_path):
+    settings = config()
+    run = Run(settings, tmp_path / "run", device="cpu")
+    final = run.train()
+    assert final == tmp_path / "run" / "final"
+    lines = numbers(tmp_path / "run")
+    steps = [line for line in lines if "total" in line]
+    assert [line["iteration"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[0]["D.dec1"] != steps[5]["D.dec1"]
+    validations = {line["iteration"]: line["validation"] for line in lines if "validation" in line}
+    assert list(validations) == [4, 6]
+    assert run.best == max(validations.values())
+    model = load(tmp_path / "run" / "best")
+    assert model.card.metrics["validation_dice"] == run.best
+    assert load(final).card.metrics["validation_dice"] == validations[6]
+    assert model.card.classes == ("background", "left_atrium")
+    assert model.card.training["labelled"] == 2
+    assert RunFolder(tmp_path / "run").config() == settings
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == KEPT
+    found = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert found.iteration == 6
+    assert found.facts.keys() == {"best", "settings", "set"}
+    assert (found.facts["best"], found.facts["settings"]) == (run.best, settings.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("method", ["cse", "supervised"])
+@pytest.mark.parametrize("at", [1, 3, 4])
+def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
+    settings = config(method=method)
+    whole = whole_run(settings).folder.path
+    first = Run(settings, tmp_path / "parts", device="cpu")
+    advance = first.step.__class__.__call__
+    while first.done < at:
+        advance(first.step)
+        first.done += 1
+    first.stop()
+    with pytest.raises(Stopped):
+        first.train()
+    torch.manual_seed(99)  # whatever happens in between
+    again = Run(settings, tmp_path / "parts", resume=True, device="cpu")
+    assert again.done == at + 1
+    again.train()
+    assert equal(weights(whole), weights(tmp_path / "parts"))
+    stepped = [[line for line in numbers(folder) if "total" in line] for folder in (whole, tmp_path / "parts")]
+    assert stepped[0] == stepped[1]
+
+
+def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
+    settings = config(iterations=2)
+    Run(settings, tmp_path / "run", device="cpu")
+    run = Run(settings, tmp_path / "run", resume=True, device="cpu")
+    assert run.done == 0
+    run.train()
+
+
+KILLER = """
+import json, os, random, signal, sys, time
+import torch
+from pathlib import Path
+import fheat.networks.fheat_seg
+from fheat.training.settings import TrainConfig
+from fheat.training.checkpoints import newest_checkpoint
+from fheat.training.loop import Run
+
+torch.set_num_threads(1)
+settings, folder, kills = TrainConfig(**json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+fheat.networks.fheat_seg.DEPTHS = tuple(json.loads(sys.argv[4]))
+random.seed(0)
+Run(settings, folder, device="cpu")
+reached = done = 0
+while done < kills:
+    child = os.fork()
+    if child == 0:
+        Run(settings, folder, resume=True, device="cpu").train()
+        os._exit(0)
+    # A quarter of the lives end at once, the others a moment after they have saved something: on any machine.
+    limit = time.monotonic() + (random.uniform(0, 0.3) if random.random() < 0.25 else 30)
+    before = sorted((folder / "checkpoints").glob("step-*"))
+    while time.monotonic() < limit and sorted((folder / "checkpoints").glob("step-*")) == before:
+        time.sleep(0.005)
+    time.sleep(random.uniform(0, 0.05))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status):
+        break
+    done += 1
+    found = newest_checkpoint(folder / "checkpoints")
+    now = 0 if found is None else found.iteration
+    assert now >= reached, (now, reached)
+    reached = now
+rest = settings.model_copy(update={"checkpoint_every": 1000})  # nobody kills it any more
+Run(rest, folder, resume=True, device="cpu").train()
+print(json.dumps([done, reached]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_killed_fifty_times_it_ends_the_same(config, tmp_path, monkeypatch):
+    """One light block per stage: lives are short, and what is saved and restored is of every kind all the same."""
+    shallow = (1, 1, 1, 1)
+    monkeypatch.setattr(fheat.networks.fheat_seg, "DEPTHS", shallow)
+    settings = config(method="supervised", batch=1, iterations=130, checkpoint_every=1, validate_every=1000)
+    command = [
+        sys.executable,
+        "-c",
+        KILLER,
+        settings.model_dump_json(),
+        str(tmp_path / "killed"),
+        "50",
+        str([*shallow]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kills, reached = json.loads(done.stdout)
+    assert kills == 50
+    assert 20 < reached < 130
+    Run(settings.model_copy(update={"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
+    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+SAVER = """
+import os, random, signal, sys, time
+import torch
+from pathlib import Path
+from fheat.training.checkpoints import Checkpoint, newest_checkpoint, save_checkpoint
+
+folder = Path(sys.argv[1])
+random.seed(0)
+last = 0
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        while True:
+            last += 1
+            save_checkpoint(folder, Checkpoint(last, {"x": torch.full((50_000,), float(last))}, {}))
+    time.sleep(random.uniform(0.0, 0.08))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = newest_checkpoint(folder)
+    if found is not None:
+        assert (found.tensors["x"] == found.iteration).all()
+        assert found.iteration >= last, (found.iteration, last)
+        last = found.iteration
+    else:
+        assert last == 0
+unloadable = [path for path in folder.glob("step-*") if not (path / "manifest.json").exists()]
+assert not unloadable, unloadable
+print(last)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_two_hundred_kills_inside_the_save_loop(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SAVER, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) >= 2  # most kills fall into a write: flushing takes longer than a life
+
+
+def test_damaged_checkpoints_are_passed_over(tmp_path):
+    for iteration in (1, 2):
+        save_checkpoint(tmp_path, Checkpoint(iteration, {"x": torch.full((9,), float(iteration))}, {"best": None}))
+    path = tmp_path / "step-00000002" / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    for position in range(0, len(content), 7):
+        content[position] ^= 1
+        path.write_bytes(content)
+        assert newest_checkpoint(tmp_path).iteration == 1
+        content[position] ^= 1
+    path.write_bytes(content)
+    assert newest_checkpoint(tmp_path).iteration == 2
+    (tmp_path / "step-00000002" / "manifest.json").write_text("{")
+    assert newest_checkpoint(tmp_path).iteration == 1
+
+
+@pytest.mark.parametrize("write", range(8))
+def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tmp_path, monkeypatch, capsys, write):
+    count = [0]
+    through = fheat.system.files._write_through
+
+    def full(file, parts):
+        count[0] += 1
+        if count[0] > 3 + write:  # settings and the first checkpoint are on disk
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device", file.name)
+        through(file, parts)
+
+    monkeypatch.setattr(fheat.system.files, "_write_through", full)
+    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
+    words += ["--warm-up", "1", "--checkpoint-every", "1", "--validate-every", "9", "--device", "cpu"]
+    iterations = min(3 + write // 2, 5)
+    words += ["--batch", "1", "--iterations", str(iterations)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 4
+    assert "No space left on device" in capsys.readouterr().err
+    found = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert found.iteration == 1 + write // 2
+    monkeypatch.setattr(fheat.system.files, "_write_through", through)
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["iterations"] == iterations
+
+
+def test_settings_come_back_from_toml(config, tmp_path):
+    settings = config(network_options={"mixer": "gelu", "kan_ratio": 2}, stride=(8, 8, 8), labelled=None)
+    (tmp_path / "c.toml").write_text(settings.to_toml())
+    assert read_config(tmp_path / "c.toml", {}) == settings
+    assert read_config(tmp_path / "c.toml", {"seed": 7}).seed == 7
+    (tmp_path / "c.toml").write_text(settings.to_toml() + "speed = 3\n")
+    with pytest.raises(BadInput, match="field speed does not exist"):
+        read_config(tmp_path / "c.toml", {})
+    (tmp_path / "c.toml").write_text("a = = 1")
+    with pytest.raises(BadInput, match="is not TOML"):
+        read_config(tmp_path / "c.toml", {})
+    with pytest.raises(BadInput, match="field rate"):
+        checked({"data": "x", "rate": -1}, "options")
+    assert TrainConfig(data="x").iterations == 16_000
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, "DATA is missing"),
+        (["{scans}", "--labelled", "99"], 3, "labelled training scans, not 99"),
+        (["{scans}", "--labelled", "9"], 3, "has no scan left to use without its label"),
+        (["{scans}", "--iterations", "0"], 2, "fheat: --iterations: "),
+        (["--resume", "--rate", "0.1"], 2, "a resumed run keeps its settings"),
+        (["--resume"], 3, "is not a run folder"),
+        (["nowhere"], 3, "does not exist"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(scans, tmp_path, capsys, words, code, says):
+    given = [word.format(scans=scans) for word in words]
+    assert main(["train", *given, "--out", str(tmp_path / "run"), "--device", "cpu"]) == code
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_used_folder_is_not_touched(config, scans, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--device", "cpu"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 3
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+
+
+def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
+    """With two labels the run must be the same whatever the other labels say."""
+    import shutil
+
+    from fheat.io import Volume, read_nifti, write_nifti
+
+    other = tmp_path / "other"
+    shutil.copytree(scans, other)
+    order = json.loads((scans / "splits.json").read_text())
+    for name in order["order"][2:]:
+        if name not in order["validation"]:
+            path = other / "labelsTr" / f"{name}.nii.gz"
+            label = read_nifti(path)
+            write_nifti(Volume(np.roll(label.data, 7, axis=0), label.affine), path)
+    histories = []
+    for data in (scans, other):
+        run = Run(config(data=str(data), iterations=2), tmp_path / f"run-{data.name}", device="cpu")
+        run.train()
+        histories.append(run.step.history)
+    assert torch.equal(*histories)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):
+    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
+    words += ["--batch", "1", "--iterations", "100000", "--validate-every", "100000", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "run")]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen([sys.executable, "-m", "fheat", *words], stderr=subprocess.PIPE, text=True, env=one_thread)
+    while not (tmp_path / "run" / "log.jsonl").exists():
+        time.sleep(0.05)
+        assert job.poll() is None
+    job.send_signal(number)
+    _, error = job.communicate(timeout=60)
+    assert job.returncode == code
+    found = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert f"stopped and saved at iteration {found.iteration}; go on with" in error
+    assert found.iteration >= 50

@@ -1,0 +1,230 @@
+"""The training step: schedule, groups, clipping, skipping, order, history; it learns, and repeats itself exactly."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fheat import create_model
+from fheat.data.intensity import zscore
+from fheat.data.phantom import phantom
+from fheat.data.store import VolumeStore, pack_all
+from fheat.methods.cse import CSE
+from fheat.methods.supervised import Supervised, region_targets
+from fheat.ops.gates import gates_of
+from fheat.ops.heat import FractionalHeat
+from fheat.training import step as engine_step
+from fheat.training.batches import draw_order, draw_places
+from fheat.training.checkpoints import restore, state_of
+from fheat.training.optimiser import Optimiser, Rates, parameters_by_rate, rate_factor, released_rate
+from fheat.training.step import Step
+
+PATCH = (32, 32, 32)
+
+
+def build(method, iterations, seed=0, clip=1.0):
+    torch.manual_seed(seed)
+    scans = [phantom(index, (36, 36, 36), geometry="canonical") for index in range(5)]
+    images, labels = [zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans]
+    store = VolumeStore(pack_all(images, labels, PATCH))
+    model = create_model("fheat_seg", patch_size=PATCH).train()
+    generator = torch.Generator().manual_seed(seed)
+    orders = draw_order(2, 2, iterations, generator), 2 + draw_order(3, method.unlabelled, iterations, generator)
+    places = tuple(draw_places(order.shape[1], iterations, generator) for order in orders)
+    optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=clip)
+    settings = {"places": places, "patch": PATCH, "warm_up": 2, "precision": torch.float32}
+    return Step(model, method, store, orders, optimiser, **settings)
+
+
+def test_rates_rise_then_fall_to_zero():
+    factor = [rate_factor(torch.tensor(n), iterations=100, warm_up=20).item() for n in range(100)]
+    assert factor[:20] == pytest.approx([(n + 1) / 20 for n in range(20)])
+    assert factor[20] == pytest.approx(1.0)
+    assert factor[60] == pytest.approx(0.5)
+    assert factor[99] == pytest.approx((1 + math.cos(math.pi * 79 / 80)) / 2)
+    assert all(a >= b for a, b in itertools.pairwise(factor[20:]))
+
+
+def test_the_released_sequence():
+    assert [released_rate(n) for n in range(3)] == pytest.approx([0.01, 2e-5, 4e-5])
+    assert released_rate(500) == pytest.approx(0.01)
+    assert released_rate(15_000) == pytest.approx(0.0)
+
+
+def test_order_shows_every_scan_before_any_again():
+    order = draw_order(7, 2, 21, torch.Generator().manual_seed(0))
+    assert order.shape == (21, 2)
+    for start in range(0, 42, 7):
+        assert sorted(order.flatten()[start : start + 7].tolist()) == list(range(7))
+    assert torch.equal(order, draw_order(7, 2, 21, torch.Generator().manual_seed(0)))
+    assert draw_order(7, 0, 21, torch.Generator()).shape == (21, 0)
+
+
+def test_gates_and_rational_coefficients_have_their_own_rate():
+    model = create_model("fheat_seg", patch_size=PATCH)
+    groups = parameters_by_rate(model, Rates(base=0.01, theta=2.0, delta=3.0, rational=0.05))
+    assert {rate: len(parameters) for rate, parameters in groups.items() if rate in (0.02, 0.03)} == {0.02: 8, 0.03: 8}
+    coefficients = sum(parameter.numel() for parameter in groups[0.0005])
+    assert coefficients == 38 * sum(type(module).__name__ == "Rational" for module in model.modules())
+    assert sum(len(parameters) for parameters in groups.values()) == len(list(model.parameters()))
+
+
+def reference_step(model, clip, rate):
+    """Clip, then AdamW, in the plain spelling."""
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-4, foreach=False, fused=False)
+    optimiser.step()
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e6])
+def test_the_update_is_clipped_adamw(clip):
+    ours, plain = nn.Linear(5, 3), nn.Linear(5, 3)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(7, 5)
+    for model in (ours, plain):
+        model(x).square().sum().backward()
+    norm = Optimiser(ours, Rates(base=0.1), weight_decay=1e-4, clip=clip).step(torch.tensor(0.5))
+    assert norm.item() == pytest.approx(torch.stack([p.grad.norm() for p in plain.parameters()]).norm().item())
+    reference_step(plain, clip, 0.05)
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert (one - other).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(poison):
+    model = nn.Linear(4, 2)
+    optimiser = Optimiser(model, Rates(base=0.1), weight_decay=1e-4, clip=1.0)
+    model(torch.randn(3, 4)).sum().backward()
+    optimiser.step(torch.tensor(1.0))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    model.weight.grad[0, 0] = poison
+    optimiser.step(torch.tensor(1.0))
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    assert optimiser.skipped == 1
+    model.weight.grad[0, 0] = 0.1
+    optimiser.step(torch.tensor(1.0))
+    assert not torch.equal(before[0], model.weight)
+    assert torch.isfinite(model.weight).all()
+
+
+def test_history_tells_losses_and_gates_of_every_iteration():
+    step = build(CSE(patch_size=PATCH), 4)
+    start = {site: (gate.strength.item(), gate.alpha.item()) for site, gate in gates_of(step.model).items()}
+    for _ in range(4):
+        step()
+    assert step.iteration == 4
+    assert step.columns[:7] == ("total", "supervised", "consistency", "mix", "accepted", "norm", "rate")
+    rows = {name: step.history[:, index] for index, name in enumerate(step.columns)}
+    assert torch.isfinite(step.history).all()
+    assert torch.allclose(rows["total"], rows["supervised"] + rows["consistency"] + 4 * rows["mix"], rtol=1e-5)
+    assert rows["rate"][:2].tolist() == pytest.approx([0.5, 1.0])
+    for site, gate in gates_of(step.model).items():
+        assert rows[f"D.{site}"][-1].item() == pytest.approx(gate.strength.item())
+        assert rows[f"alpha.{site}"][-1].item() == pytest.approx(gate.alpha.item())
+        assert abs(rows[f"D.{site}"][0].item() - start[site][0]) <= 0.0051  # one Adam step at half the rate
+
+
+def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
+    def losses(seed):
+        step = build(CSE(patch_size=PATCH), 3, seed)
+        for _ in range(3):
+            step()
+        return step.history[:, 0].tolist()
+
+    assert losses(0) == losses(0)
+    assert losses(0) != losses(1)
+
+
+def test_supervised_training_learns():
+    step = build(Supervised(), 30)
+    for _ in range(30):
+        step()
+    total = step.history[:, 0]
+    assert total[-5:].mean() < 0.6 * total[:5].mean()
+
+
+def test_region_targets():
+    labels = torch.tensor([0, 1, 2, 3]).view(1, 4, 1, 1)
+    found = region_targets(labels, ((1, 2, 3), (2, 3), (3,)))
+    assert found[0, :, :, 0, 0].tolist() == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+    model = create_model("fheat_seg", patch_size=PATCH, out_channels=3)
+    method = Supervised(regions=((1, 2, 3), (2, 3), (3,)))
+    from fheat.methods.base import Batch
+
+    images = torch.randn(1, 1, *PATCH)
+    losses = method.losses(model, Batch(images, torch.randint(4, (1, *PATCH)), images[:0], images[:0]))
+    assert losses["total"].item() == pytest.approx(losses["ce"].item() + losses["dice"].item())
+    assert np.isfinite(losses["total"].item())
+
+
+class Taught(Supervised):
+    """Supervised training that pulls a network to its teacher."""
+
+    needs_teacher = True
+
+    def losses(self, model, batch):
+        found = super().losses(model, batch)
+        with torch.no_grad():
+            target = self.teacher.network(batch.images)
+        return found | {"total": found["total"] + 0.01 * (model(batch.images) - target).square().mean()}
+
+
+def test_a_teacher_follows_and_is_part_of_the_state():
+    whole = build(Taught(), 4)
+    start = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    whole()
+    pairs = list(zip(whole.method.teacher.network.parameters(), whole.model.parameters(), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs)
+    first = [parameter.detach().clone() for parameter in whole.model.parameters()]
+    assert not all(torch.equal(one, other) for one, other in zip(start, first, strict=True))
+    whole()
+    for (taught, learned), before in zip(pairs, first, strict=True):
+        assert torch.allclose(taught, (before + learned) / 2, rtol=1e-5, atol=1e-7)
+    state = state_of(whole)
+    assert sum(name.startswith("method.teacher.") for name in state) >= len(pairs)
+    whole()
+    whole()
+    again = build(Taught(), 4)
+    restore(again, state)
+    again()
+    again()
+    assert torch.equal(whole.history, again.history)
+
+
+def test_gates_that_closed_leave_the_iteration_and_nothing_changes(monkeypatch):
+    def trained(look):
+        monkeypatch.setattr(engine_step, "_LOOK", look)
+        step = build(CSE(patch_size=PATCH), 6)
+        for site in ("enc2", "dec3"):
+            with torch.no_grad():
+                step.gates[site].delta.fill_(-1e-4)
+        for _ in range(6):
+            step()
+        return step
+
+    kept, left = trained(1000), trained(2)
+    assert [site for site, gate in kept.gates.items() if gate.asleep] == []
+    assert {"enc2", "dec3"} <= {site for site, gate in left.gates.items() if gate.asleep}
+    assert torch.equal(kept.history, left.history)
+    for (name, one), other in zip(kept.model.named_parameters(), left.model.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_only_a_closed_gate_sleeps_and_a_new_strength_wakes_it():
+    gate = FractionalHeat()
+    with pytest.raises(ValueError, match="open"):
+        gate.sleep()
+    gate.set_strength(0.0)
+    gate.sleep()
+    x = torch.randn(1, 2, 4, 4, 4)
+    assert gate(x) is x
+    gate.set_strength(0.5)
+    assert not gate.asleep
+    assert not torch.equal(gate(x), x)
+    gate.set_strength(0.0)
+    gate.sleep()
+    gate.load_state_dict(FractionalHeat(initial_strength=0.5).state_dict())
+    assert not torch.equal(gate(x), x)
