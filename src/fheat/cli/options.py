@@ -1,4 +1,4 @@
-"""Verb of a verb: a dataclass becomes the parser, a wrong argument becomes one line."""
+"""Options of a verb: a dataclass becomes the parser, a wrong argument becomes one line."""
 
 import contextlib
 import io
@@ -11,10 +11,10 @@ import tyro
 
 from fheat.cli.main import UsageError
 
-Verb = TypeVar("Verb")
+VerbOptions = TypeVar("VerbOptions")
 
 
-def parse(kind: type[Verb], verb: str, arguments: Sequence[str]) -> Verb:
+def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str]) -> VerbOptions:
     """Return the options given on the command line; `--help` prints and exits, a mistake raises `UsageError`."""
     complaint = io.StringIO()
     try:
@@ -60,7 +60,7 @@ def named_values(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     return labels or None
 
 
-def _without_empty_defaults(kind: type[Verb]) -> type[Verb]:
+def _without_empty_defaults(kind: type[VerbOptions]) -> type[VerbOptions]:
     """Keep `(default: None)` out of the help: what an option does when it is left out stands in its own words."""
     for field in fields(kind):  # type: ignore[arg-type]
         if field.default is None or isinstance(field.default, bool) or field.default in ((), ""):
