@@ -19,7 +19,7 @@ ROOMS = {
     "ops": set(),
     "nn": {"ops"},
     "networks": {"nn", "ops", "system"},
-    "models": {"networks", "ops", "system"},
+    "models": {"data", "networks", "ops", "system"},
     "gates": {"ops", "system"},
     "testing": {"gates", "ops"},
     "io": {"system"},
@@ -30,13 +30,18 @@ ROOMS = {
     "training": {"data", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system"},
     "figures": {"data", "io", "system"},
     "studies": {
-        "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "system", "training",
+        "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system",
+        "training",
     },
     "report": {"data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system", "training"},
+    "experiments": {
+        "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report", "system",
+        "training",
+    },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {
-        "__init__", "bench", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks",
-        "ops", "report", "studies", "system", "training",
+        "__init__", "bench", "data", "experiments", "figures", "gates", "inference", "io", "methods", "metrics",
+        "models", "networks", "ops", "report", "studies", "system", "training",
     },
     "__main__": {"cli"},
 }  # fmt: skip
@@ -101,7 +106,8 @@ def test_nothing_executes_foreign_data_or_names_a_machine(path):
 def test_public_names():
     assert set(fheat.__all__) == {
         "BadInput", "Card", "FractionalHeat", "Predictor", "allocation", "compose", "cost", "create_model", "evaluate",
-        "instrument", "list_models", "load", "merge", "probe", "register_model", "retire", "save",
+        "instrument", "list_models", "load", "merge", "probe", "register_method", "register_model", "retire", "save",
+        "train",
     }  # fmt: skip
     for name in fheat.__all__:
         assert getattr(fheat, name).__doc__

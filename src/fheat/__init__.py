@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fheat.gates.retire import retire as retire
     from fheat.gates.table import allocation as allocation
     from fheat.inference.predictor import Predictor as Predictor
+    from fheat.methods.registry import register_method as register_method
     from fheat.metrics.evaluate import evaluate as evaluate
     from fheat.models.card import Card as Card
     from fheat.models.folder import load as load
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fheat.networks.registry import register_model as register_model
     from fheat.ops.heat import FractionalHeat as FractionalHeat
     from fheat.system.errors import BadInput as BadInput
+    from fheat.training.train import train as train
 
 _HOME = {
     "BadInput": "fheat.system.errors",
@@ -42,9 +44,11 @@ _HOME = {
     "load": "fheat.models.folder",
     "merge": "fheat.gates.retire",
     "probe": "fheat.gates.probe",
+    "register_method": "fheat.methods.registry",
     "register_model": "fheat.networks.registry",
     "retire": "fheat.gates.retire",
     "save": "fheat.models.folder",
+    "train": "fheat.training.train",
 }
 
 _ROOMS = ("data", "inference", "io", "metrics", "nn", "ops", "testing")

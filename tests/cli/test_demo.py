@@ -5,12 +5,11 @@ import os
 
 import pytest
 
-from fheat.cli import demo
 from fheat.cli.gate_screen import gate_lines
 from fheat.cli.main import main
-from fheat.training.loop import Run
+from fheat.experiments import demo
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import TrainConfig
+from tests.training.helpers import Run, settings_of
 
 
 @pytest.fixture
@@ -32,8 +31,9 @@ def test_the_story(small, tmp_path, capsys):
         scores = result["cases"][method]
         assert list(scores) == ["phantom_t0000", "phantom_t0001"]
         assert result["dice"][method] == pytest.approx(sum(scores.values()) / 2)
-    one, other = (RunFolder(out / method).config() for method in ("cse", "supervised"))
-    assert one.model_copy(update={"method": "supervised"}) == other
+    one, other = (RunFolder(out / method).settings() for method in ("cse", "supervised"))
+    assert one.method.ramp == 1
+    assert one.model_dump(exclude={"method"}) == other.model_dump(exclude={"method"})
     assert sorted(path.name for path in out.iterdir()) == [
         "allocation.png", "cse", "demo.json", "mask.nii.gz", "mask.png", "model", "report.html", "scan.nii.gz", "scans",
         "supervised",
@@ -50,7 +50,7 @@ def test_the_story(small, tmp_path, capsys):
 
 
 def test_an_earlier_demo_is_written_anew_and_what_lies_beside_it_stays(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fheat.cli.demo._story", lambda options, say: {"margin": 0.5})
+    monkeypatch.setattr("fheat.experiments.demo._story", lambda *anything: {"margin": 0.5})
     out = tmp_path / "out"
     (out / "scans").mkdir(parents=True)
     (out / "notes.txt").write_text("mine")
@@ -64,7 +64,7 @@ def test_an_earlier_demo_is_written_anew_and_what_lies_beside_it_stays(tmp_path,
 
 
 def test_it_looks_where_it_writes_before_it_works(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fheat.cli.demo._story", None)
+    monkeypatch.setattr("fheat.experiments.demo._story", None)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "out" / "scans").mkdir(parents=True)
     (tmp_path / "out" / "scans" / "thesis.txt").write_text("mine")
@@ -108,14 +108,14 @@ def test_the_screen_shows_every_gate_as_it_is(small, tmp_path):
 
     write_phantoms(tmp_path / "scans", 4, test=0, shape=(34, 34, 34))
     settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 3}
-    job = Run(TrainConfig(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu")
-    assert str(gate_lines("cse", job)) == "cse: first iteration of 3"
+    job = Run(settings_of(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu")
+    assert str(gate_lines("cse", job.trainer)) == "cse: first iteration of 3"
     job.step()
     job.done = 1
     at = job.step.columns.index
     job.step.history[0, at("D.enc1")] = 0.1
     job.step.history[0, at("D.dec1")] = 0.0
-    lines = str(gate_lines("cse", job)).splitlines()
+    lines = str(gate_lines("cse", job.trainer)).splitlines()
     assert lines[0] == f"cse: iteration 1 of 3, total loss {job.step.history[0, 0]:.3f}"
     assert lines[1] == f"  enc1   D 0.1000  {'#' * 20}"
     assert lines[8] == "  dec1   D 0.0000  closed"

@@ -1,26 +1,31 @@
 """`fheat probe` on phantoms: numbers that Python gives too, the same every time, and refusals of one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fheat import Card, create_model, load, probe, save
 from fheat.cli.main import main
+from fheat.data.classes import Classes
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
-from fheat.methods.supervised import Supervised
-from fheat.models.card import Intensity
+from fheat.data.preprocessing import Intensity, Preprocessing
+from fheat.data.store import VolumeStore
+from fheat.methods.base import Task
+from fheat.methods.supervised import Supervised, SupervisedSettings
+from fheat.networks.registry import spec_of
 from fheat.ops.gates import gates_of
-from fheat.training.batches import labelled_batches
-from fheat.training.loop import Run
+from fheat.studies.probe_scans import ProbePlan, draw_crops
+from fheat.training.batches import Batches, draw
 from fheat.training.scans import load_scans
-from fheat.training.settings import TrainConfig
+from tests.training.helpers import Run, settings_of
 
 PATCH = (32, 32, 32)
 BATCHES = 3
-SPACING = (2.2, 2.4, 2.0)
-ORIENTATION = "LPS"
+TURNED = Preprocessing(spacing=(2.2, 2.4, 2.0), orientation="LPS", intensity=Intensity(kind="none"))
+ATRIUM = Classes(("background", "left_atrium"))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +40,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     model = create_model("fheat_seg", patch_size=PATCH)
     gates_of(model)["enc1"].delta.data.fill_(-0.2)
-    card = Card(spacing=SPACING, orientation=ORIENTATION, intensity=Intensity(kind="none"))
-    return save(model, tmp_path_factory.mktemp("models") / "model", card)
+    return save(model, tmp_path_factory.mktemp("models") / "model", Card(preprocessing=TURNED))
 
 
 def words(folder, phantoms, *more):
@@ -49,12 +53,13 @@ def test_what_is_printed_is_what_python_finds(folder, phantoms, tmp_path, capsys
     text = capsys.readouterr().out
     assert (tmp_path / "found.json").read_text() == text
     found = json.loads(text)
-    settings = {"labelled": 2, "patch_size": PATCH, "seed": 5, "spacing": SPACING, "intensity": "none"}
-    config = TrainConfig(data=str(phantoms), method="supervised", **settings)
-    scans = load_scans(open_dataset(phantoms), config, orientation=ORIENTATION)
-    batches = labelled_batches(scans, config, BATCHES, torch.device("cpu"))
+    dataset, model = open_dataset(phantoms), load(folder).train()
+    only_training = replace(dataset, cases=dataset.split("train"))
+    scans = load_scans(only_training, ATRIUM, TURNED, PATCH, labelled=2)
+    store = VolumeStore(scans.volumes)
+    batches = Batches(store, draw((2, 0), (2, 0), BATCHES, 5), PATCH).all()
     assert [tuple(batch.images.shape) for batch in batches] == [(2, 1, *PATCH)] * BATCHES
-    method, model = Supervised(), load(folder).train()
+    method = Supervised(SupervisedSettings(), Task(PATCH, 2))
     torch.manual_seed(5)  # of dropout
     again = probe(model, lambda network, batch: method.losses(network, batch)["total"], *batches)
     assert found["gates"] == again.to_json()
@@ -81,27 +86,25 @@ def test_the_table_says_how_many_sites_agree(folder, phantoms, capsys):
     assert [line.split()[4] for line in other] != [line.split()[4] for line in lines]
 
 
-def test_crops_are_those_of_the_labelled_training_scans(phantoms):
-    config = TrainConfig(data=str(phantoms), method="supervised", patch_size=PATCH)
-    dataset = open_dataset(phantoms)
-    scans = load_scans(dataset, config)
-    assert scans.labelled == len(dataset.split("train")) == 3
-    batches = labelled_batches(scans, config, 3, torch.device("cpu"))
-    other = labelled_batches(scans, config.model_copy(update={"resident": "no"}), 3, torch.device("cpu"))
-    for batch, streamed in zip(batches, other, strict=True):
-        assert all(map(torch.equal, batch, streamed))
-        assert batch.weak.shape == (0, 1, *PATCH)
+def test_crops_are_those_of_the_labelled_training_scans(folder, phantoms):
+    dataset, model = open_dataset(phantoms), load(folder)
+    batches = draw_crops(dataset, ATRIUM, model.card, spec_of(model), ProbePlan(PATCH, 3), torch.device("cpu"))
+    assert len(dataset.split("train")) == 3
+    for batch in batches:
+        assert batch.unlabelled.shape == (0, 1, *PATCH)
         assert batch.labels.max() == 1
     assert not torch.equal(batches[0].images, batches[1].images)
 
 
 def test_scans_are_turned_to_the_orientation_of_the_model(phantoms):
-    config = TrainConfig(data=str(phantoms), method="supervised", labelled=1, patch_size=PATCH)
     dataset = open_dataset(phantoms)
-    own = load_scans(dataset, config)
-    turned = "".join(dict(zip("RLAPSI", "LRPAIS", strict=True))[letter] for letter in own.orientation)
-    flipped = load_scans(dataset, config, orientation=turned)
-    assert flipped.orientation == turned
+    own = load_scans(dataset, ATRIUM, Preprocessing(intensity=Intensity(kind="zscore")), PATCH, labelled=1)
+    letters = dict(zip("RLAPSI", "LRPAIS", strict=True))
+    turned = "".join(letters[letter] for letter in own.preprocessing.orientation)
+    flipped = load_scans(
+        dataset, ATRIUM, Preprocessing(orientation=turned, intensity=Intensity(kind="zscore")), PATCH, labelled=1
+    )
+    assert flipped.preprocessing.orientation == turned
     assert abs(flipped.volumes[0].values()[:, ::-1, ::-1, ::-1] - own.volumes[0].values()).max() < 1e-6
 
 
@@ -114,9 +117,9 @@ def test_scans_are_turned_to_the_orientation_of_the_model(phantoms):
         (["--others", "open"], 2, "others"),
         (["--method", "cse"], 2, "method"),
         (["--labelled", 9], 3, "labelled training scans, not 9"),
-        (["--labelled", 0], 2, "field labelled"),
-        (["--seed", -1], 2, "field seed"),
-        (["--patch-size", 0, 0, 0], 2, "field patch_size"),
+        (["--labelled", 0], 2, "--labelled takes 1 or more, not 0"),
+        (["--seed", -1], 2, "--seed takes a whole number"),
+        (["--patch-size", 0, 0, 0], 2, "--patch-size takes three lengths"),
         (["--out", "there.json"], 3, "there.json: is a folder; give a file to write to"),
         (["--patch-size", 64, 64, 64], 3, "would be padding"),
         (["--patch-size", 16, 16, 16], 3, "smaller than 32 on an axis"),
@@ -134,7 +137,7 @@ def test_refusals(folder, phantoms, tmp_path, monkeypatch, capsys, more, code, s
 
 def test_a_run_stands_for_its_network_its_data_and_its_labels(phantoms, tmp_path, capsys):
     settings = {"method": "supervised", "labelled": 2, "patch_size": PATCH, "iterations": 1, "warm_up": 0}
-    Run(TrainConfig(data=str(phantoms), **settings), tmp_path / "run", device="cpu").train()
+    Run(settings_of(data=str(phantoms), **settings), tmp_path / "run", device="cpu").train()
     more = ["--batches", "1", "--device", "cpu", "--json"]
     assert main(["probe", str(tmp_path / "run"), *more]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -156,8 +159,7 @@ def test_a_run_stands_for_its_network_its_data_and_its_labels(phantoms, tmp_path
         ("light_unetr", {}, Card(), "has no gates to probe; give a network with gates"),
         ("fheat_seg", {"out_channels": 3}, Card(), "has 2 classes (background, left_atrium), "),
         ("fheat_seg", {"in_channels": 2}, Card(), "has scans with 1 channels, the model takes 2"),
-        ("fheat_seg", {}, Card(regions=(1, 2)), "has nested regions"),
-        ("fheat_seg", {}, Card(intensity=Intensity(kind="window", low=0, high=1)), "takes intensities by window"),
+        ("fheat_seg", {}, Card(regions=(1, 2)), "has 1 classes (left_atrium), "),
     ],
 )
 def test_models_that_do_not_fit(phantoms, tmp_path, capsys, network, options, card, says):

@@ -1,6 +1,5 @@
 """`fheat train` with input that cannot be used: one line that says what to do, and nothing is touched."""
 
-import inspect
 import json
 import os
 import re
@@ -13,13 +12,16 @@ import pytest
 import torch
 
 from fheat.cli.main import main
-from fheat.cli.train import Train, _Lines, _picture
+from fheat.cli.train import _Screen, _settings, picture
 from fheat.data.phantom import write_phantoms
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.system.errors import BadInput
-from fheat.training.loop import Look, Run, Stopped
-from fheat.training.settings import TrainConfig
+from fheat.training.checkpoints import flattened
+from fheat.training.observers import Look
+from fheat.training.settings_sources import dotted_names, read_settings, sections, to_toml
 from fheat.training.step import Step
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run, changed, settings_of
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -39,21 +41,53 @@ def scans(phantoms, tmp_path):
     return shutil.copytree(phantoms, tmp_path / "scans")
 
 
-def test_the_help_states_the_defaults_that_act():
-    stated = re.findall(r'    (\w+): .*\n    """(?:.* )?Default (\d+\.\d+|\w+(?: \d+)*)', inspect.getsource(Train))
-    assert len(stated) == 14
-    for name, text in stated:
-        default = TrainConfig.model_fields[name].default
-        assert text == (" ".join(map(str, default)) if isinstance(default, tuple) else str(default)), name
+def test_the_help_has_every_setting_with_its_default(capsys):
+    """From the sections themselves: no option and no default is written down a second time."""
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = re.sub(r"[│╭╮╰╯─]|\s", "", capsys.readouterr().out)
+    for dotted in dotted_names():
+        if dotted != "data.folder":
+            assert f"--{dotted.replace('_', '-')}" in text, dotted
+    for section, kind in sections().items():
+        for name, field in kind.model_fields.items():
+            if isinstance(field.default, int | float | str) and not isinstance(field.default, bool):
+                described = "".join((field.description or "Nameofthetrainingmethod.").split())
+                assert f"{described}(default:{field.default})" in text, (section, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--network.mixer", "gelu"], "network.mixer", "gelu"),
+        (["--optimiser.clip", "none"], "optimiser.clip", None),
+        (["--optimiser.clip=none"], "optimiser.clip", None),
+        (["--labelled", "3"], "data.labelled", 3),
+        (["--data.labelled", "3"], "data.labelled", 3),
+        (["--method", "ua_mt", "--method.passes", "4"], "method.passes", 4),
+        (["--preprocessing.intensity", "none"], "preprocessing.intensity", "none"),
+        (["--intensity", "window", "--window", "-125", "275"], "preprocessing.window", [-125.0, 275.0]),
+        (["--probe-at", "0", "5"], "research.probe_at", [0, 5]),
+        (["--optimiser.deterministic"], "optimiser.deterministic", True),
+    ],
+)
+def test_every_setting_is_an_option(tmp_path, words, name, value):
+    _, settings = _settings([str(tmp_path), *words])
+    assert flattened(settings)[name] == value
+    (tmp_path / "c.toml").write_text(to_toml(settings))
+    assert read_settings(tmp_path / "c.toml") == settings
+    assert _settings(["--config", str(tmp_path / "c.toml")])[1] == settings
+    other = _settings(["--config", str(tmp_path / "c.toml"), "--seed", "5", str(tmp_path / "elsewhere")])[1]
+    assert other == changed(settings, seed=5, data=str(tmp_path / "elsewhere"))
 
 
 def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):
     clock = [0.0]
     monkeypatch.setattr("fheat.cli.train.time.monotonic", lambda: clock[0])
-    watch = _Lines()
+    screen = _Screen(settings_of(data="x"))
     for second in range(0, 200, 25):
         clock[0] = float(second)
-        watch(Look(second, 1000, 2.5, {"total": 0.5}, {"dec1": 0.3}, 0.75))
+        screen.show(Look(second, 1000, 2.5, {"total": 0.5}, {"dec1": 0.3}, 0.75))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "75 of 1,000  2.5 it/s  total 0.500  best Dice 0.7500"
     assert [line.split()[0] for line in lines] == ["75", "150"]
@@ -63,7 +97,9 @@ def test_a_run_shorter_than_its_warm_up_says_so(phantoms, tmp_path, capsys):
     words = [*SMALL[:6], "--warm-up", "2", "--device", "cpu", "--labelled", "1"]
     assert main(["train", str(phantoms), *words, "--out", str(tmp_path / "run")]) == 0
     error = capsys.readouterr().err
-    assert error == "fheat: note: the rate rises over 2 iterations and the run has 2: give a smaller --warm-up\n"
+    assert (
+        error == "fheat: note: the learning rate rises over 2 iterations and the run has 2: give a smaller --warm-up\n"
+    )
 
 
 def first_training_scan(scans):
@@ -165,8 +201,8 @@ def test_scans_that_do_not_fit_name_the_setting(phantoms, tmp_path, capsys, monk
     def full(volumes, device, resident):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("fheat.training.loop.place", full)
-    says = ("a set of 3 scans does not fit into the memory of cpu", "set resident to no")
+    monkeypatch.setattr("fheat.training.prepare.place", full)
+    says = ("a set of 3 scans does not fit into the memory of cpu", "set data.resident to no")
     refused(capsys, [phantoms, *SMALL, "--labelled", 1, "--out", tmp_path / "run"], 3, *says)
 
 
@@ -175,7 +211,7 @@ def test_other_errors_of_a_step_are_not_taken_for_memory(phantoms, tmp_path, mon
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr(Step, "_advance", broken)
-    settings = TrainConfig(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=1)
+    settings = settings_of(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=1)
     with pytest.raises(RuntimeError, match="a mistake"):
         Run(settings, tmp_path / "run", device="cpu").train()
 
@@ -184,12 +220,12 @@ def test_other_errors_of_a_step_are_not_taken_for_memory(phantoms, tmp_path, mon
     ("line", "says"),
     [
         ("speed = 3", "field speed does not exist"),
-        ("iteratoins = 3", "field iteratoins does not exist, perhaps iterations is meant"),
-        ('rate = "fast"', "field rate"),
-        ("patch_size = [32, 32]", "field patch_size"),
-        ("patch_size = [32, 40, 32]", "field patch_size: method cse needs multiples of 16, not (32, 40, 32)"),
-        ("patch_size = [32, 32, 32]\nstride = [16, 16, 48]", "field stride: (16, 16, 48) leaves gaps"),
-        ('resident = "maybe"', "field resident"),
+        ("iteratoins = 3", "field iteratoins does not exist, perhaps schedule.iterations is meant"),
+        ('rate = "fast"', "field optimiser.learning_rate"),
+        ("patch_size = [32, 32]", "field data.patch_size"),
+        ("patch_size = [32, 40, 32]", "field data.patch_size: method cse needs multiples of 16, not (32, 40, 32)"),
+        ("patch_size = [32, 32, 32]\nstride = [16, 16, 48]", "field validation.stride: (16, 16, 48) leaves gaps"),
+        ('resident = "maybe"', "field data.resident"),
     ],
 )
 def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
@@ -206,9 +242,9 @@ def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
         (
             ["--patch-size", "40", "32", "32"],
             2,
-            "fheat: --patch-size: method cse needs multiples of 16, not (40, 32, 32)",
+            "fheat: --data.patch-size: method cse needs multiples of 16, not (40, 32, 32)",
         ),
-        (["--network", "unet9000"], 3, "network 'unet9000' is unknown"),
+        (["--network", "unet9000"], 2, "fheat: --network.name: 'unet9000' is unknown"),
     ],
 )
 def test_options(phantoms, tmp_path, capsys, words, code, says):
@@ -220,7 +256,7 @@ def test_options(phantoms, tmp_path, capsys, words, code, says):
 def test_a_used_run_folder_is_refused_before_scans_are_read(phantoms, tmp_path, capsys, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    monkeypatch.setattr("fheat.training.loop.load_scans", None)
+    monkeypatch.setattr("fheat.training.prepare.load_scans", None)
     refused(
         capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], 3, "exists and is not empty", "choose another folder"
     )
@@ -240,37 +276,44 @@ def test_nothing_to_resume(tmp_path, capsys):
 
 def test_resuming_with_other_settings(phantoms, tmp_path, capsys):
     out = tmp_path / "run"
-    settings = TrainConfig(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=3, method="supervised")
+    settings = settings_of(data=str(phantoms), labelled=1, patch_size=(32, 32, 32), iterations=3, method="supervised")
     run = Run(settings, out, device="cpu")
     run.stop()
     with pytest.raises(Stopped):
         run.train()
     before = content(out)
-    (tmp_path / "c.toml").write_text(settings.to_toml())
+    (tmp_path / "c.toml").write_text(to_toml(settings))
     refused(capsys, ["--resume", "--out", out, "--config", tmp_path / "c.toml"], 2, "a resumed run keeps its settings")
-    refused(capsys, ["--resume", "--out", out, "--batch", 1], 2, "a resumed run keeps its settings: leave out batch")
-    with pytest.raises(BadInput, match=r"another rate \(0.01, not 0.5\)"):
-        Run(settings.model_copy(update={"rate": 0.5}), out, resume=True, device="cpu")
+    refused(
+        capsys, ["--resume", "--out", out, "--batch", 1], 2, "a resumed run keeps its settings: leave out --data.batch"
+    )
+    with pytest.raises(BadInput, match=r"another optimiser\.learning_rate \(0.01, not 0.5\)"):
+        Run(changed(settings, learning_rate=0.5), out, resume=True, device="cpu")
     assert content(out) == before
-    edited = settings.model_copy(update={"iterations": 9, "validate_every": 2})
-    (out / "config.toml").write_text(edited.to_toml())
-    refused(capsys, ["--resume", "--out", out, "--device", "cpu"], 3, "was begun with another iterations (3, not 9);")
-    edited = settings.model_copy(update={"validate_every": 2})  # when to look may change
-    (out / "config.toml").write_text(edited.to_toml())
+    edited = changed(settings, **{"iterations": 9, "validate_every": 2})
+    (out / "config.toml").write_text(to_toml(edited))
+    refused(
+        capsys,
+        ["--resume", "--out", out, "--device", "cpu"],
+        3,
+        "was begun with another schedule.iterations (3, not 9);",
+    )
+    edited = changed(settings, **{"validate_every": 2})  # when to look may change
+    (out / "config.toml").write_text(to_toml(edited))
     assert main(["train", "--resume", "--out", str(out), "--device", "cpu"]) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_while_scans_are_read(phantoms, tmp_path, capsys, monkeypatch, number, code):
-    monkeypatch.setattr("fheat.training.loop.load_scans", lambda *anything: os.kill(os.getpid(), number))
+    monkeypatch.setattr("fheat.training.prepare.load_scans", lambda *anything, **named: os.kill(os.getpid(), number))
     assert refused(capsys, [phantoms, *SMALL, "--out", tmp_path / "run"], code) == "fheat: interrupted\n"
     assert not (tmp_path / "run").exists()
 
 
 def test_the_picture_of_a_run():
     gates = {"enc1": 0.5, "dec1": 0.0, "dec2": 7.0, "dec3": float("nan")}
-    lines = str(_picture(Look(1500, 16000, 50.61, {"total": 1.5}, gates, 0.9))).splitlines()
+    lines = str(picture(Look(1500, 16000, 50.61, {"total": 1.5}, gates, 0.9))).splitlines()
     assert lines == [
         "1,500 of 16,000  50.6 it/s  total 1.500  best Dice 0.9000",
         f"  enc1   D 0.5000  {'#' * 20}",

@@ -10,7 +10,6 @@ from fheat.data.stream import HostStore
 from fheat.methods.cse import CSE
 from fheat.training import step as engine_step
 from fheat.training.batches import Batches, draw_order, draw_places
-from fheat.training.checkpoints import restore, state_of
 from fheat.training.optimiser import Optimiser, Rates
 from fheat.training.probing import Probing
 from fheat.training.step import Step
@@ -59,10 +58,10 @@ def test_it_goes_on_from_a_checkpoint_bit_by_bit(precision):
     whole = losses(build(14, precision), 14)
     first = build(14, precision)
     losses(first, 7)
-    state = state_of(first)
+    state = first.state()
     again = build(14, precision)
     torch.cuda.manual_seed(5)
-    restore(again, state)
+    again.restore(state)
     assert torch.equal(losses(again, 7), whole)
 
 

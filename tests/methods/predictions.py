@@ -3,8 +3,20 @@
 import torch
 from torch import nn
 
-from fheat.methods.base import Batch
+from fheat.methods.base import Batch, Task
+from fheat.methods.cse import CSE, CSESettings
 from fheat.networks.base import Features
+
+
+def cse(patch_size, batch=2, **settings):
+    """Return the method for crops of this size."""
+    return CSE(CSESettings(**settings), Task(patch_size, batch))
+
+
+def batch_of(images, labels, unlabelled):
+    """Return a batch whose scans span the intensities of their crops."""
+    low, high = (bound(unlabelled.flatten(2), dim=2) for bound in (torch.amin, torch.amax))
+    return Batch(images, labels, unlabelled, low, high)
 
 
 class Given(nn.Module):
@@ -25,5 +37,5 @@ def consistency(method, weak, strong):
     """Take one step with these predictions of the weak and the strong view."""
     images, labels = torch.zeros_like(weak[:, :1]), torch.zeros_like(weak[:, 0], dtype=torch.int64)
     views = torch.cat([torch.zeros_like(strong), strong, torch.zeros_like(strong)])
-    losses = method.losses(Given(weak, views), Batch(images, labels, images, images))
+    losses = method.losses(Given(weak, views), batch_of(images, labels, images))
     return losses["consistency"], losses["accepted"]

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from fheat import create_model
-from fheat.methods.base import Batch
-from fheat.methods.cse import CSE, box_and_step, box_scores, draw_box, gamma, noise, soft_mask, spread
+from fheat.methods.base import Task
+from fheat.methods.cse import CSE, CSESettings, box_and_step, box_scores, draw_box, gamma, noise, soft_mask, spread
 from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
 from fheat.networks.base import Features
 from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import voxel_sums
-from tests.methods.predictions import consistency
+from tests.methods.predictions import batch_of, consistency, cse
 
 LA, CUBE = torch.Size((112, 112, 80)), torch.Size((96, 96, 96))
 
@@ -33,7 +33,7 @@ def literal_thresholds(threshold, confidence):
 
 
 def test_thresholds_equal_the_loop_for_twenty_steps():
-    method = CSE(patch_size=(32, 48, 16))
+    method = cse((32, 48, 16))
     expected = torch.full((2, 1, 2, 3, 1), 0.8)
     assert torch.equal(method.threshold, expected)
     for _ in range(20):
@@ -54,9 +54,7 @@ def test_the_consistency_loss_halves_when_half_of_the_voxels_are_rejected():
     sure[:, 0] = 9.0
     unsure = sure.clone()
     unsure[:, 0, ::2] = 0.1
-    (full, all_of_them), (half, share) = (
-        consistency(CSE(patch_size=(16, 16, 16)), weak, strong) for weak in (sure, unsure)
-    )
+    (full, all_of_them), (half, share) = (consistency(cse((16, 16, 16)), weak, strong) for weak in (sure, unsure))
     assert (all_of_them, share) == (1, 0.5)
     assert half.item() == pytest.approx(full.item() / 2, rel=1e-5)
 
@@ -223,9 +221,9 @@ class Constant(nn.Module):
 
 @pytest.mark.parametrize("box", ["unlabelled", "labelled"])
 def test_what_lies_inside_the_box(box):
-    method, model = CSE(patch_size=(48, 48, 48), box=box), Constant()
+    method, model = cse((48, 48, 48), box=box), Constant()
     images, weak = torch.full((2, 1, 48, 48, 48), 5.0), torch.full((2, 1, 48, 48, 48), -5.0)
-    batch = Batch(images, torch.zeros(2, 48, 48, 48, dtype=torch.int64), weak, weak)
+    batch = batch_of(images, torch.zeros(2, 48, 48, 48, dtype=torch.int64), weak)
     method.losses(model, batch)
     once, views = model.seen
     assert torch.equal(once, weak)
@@ -240,13 +238,8 @@ def test_what_lies_inside_the_box(box):
 
 def test_losses_of_a_real_network_are_finite_and_reach_every_parameter():
     model = create_model("fheat_seg", patch_size=(32, 32, 32)).train()
-    method = CSE(patch_size=(32, 32, 32))
-    batch = Batch(
-        torch.randn(2, 1, 32, 32, 32),
-        torch.randint(2, (2, 32, 32, 32)),
-        torch.randn(2, 1, 32, 32, 32),
-        torch.rand(2, 1, 32, 32, 32),
-    )
+    method = cse((32, 32, 32))
+    batch = batch_of(torch.randn(2, 1, 32, 32, 32), torch.randint(2, (2, 32, 32, 32)), torch.randn(2, 1, 32, 32, 32))
     losses = method.losses(model, batch)
     assert tuple(losses) == method.names
     expected = losses["supervised"] + losses["consistency"] + 4 * losses["mix"]
@@ -257,8 +250,8 @@ def test_losses_of_a_real_network_are_finite_and_reach_every_parameter():
 
 def test_a_ramp_lets_the_unsupervised_terms_rise():
     model, images = Constant(), torch.zeros(2, 1, 32, 32, 32)
-    method = CSE(patch_size=(32, 32, 32), ramp=4)
-    batch = Batch(images, torch.ones(2, 32, 32, 32, dtype=torch.int64), images, images)
+    method = cse((32, 32, 32), ramp=4)
+    batch = batch_of(images, torch.ones(2, 32, 32, 32, dtype=torch.int64), images)
     for step in range(6):
         losses = method.losses(model, batch)
         share = np.exp(-5 * (1 - min(step, 4) / 4) ** 2)
@@ -268,7 +261,7 @@ def test_a_ramp_lets_the_unsupervised_terms_rise():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="multiples"):
-        CSE(patch_size=(30, 32, 32))
-    with pytest.raises(ValueError, match="box='both'"):
-        CSE(patch_size=(32, 32, 32), box="both")
+    with pytest.raises(ValueError, match=r"data\.patch_size: method cse needs multiples of 16"):
+        CSE.check(CSESettings(), Task((30, 32, 32), 2))
+    with pytest.raises(ValueError, match="box"):
+        CSESettings(box="both")

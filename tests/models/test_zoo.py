@@ -18,8 +18,7 @@ from fheat.metrics.overlap import dice
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import ZOO, checked_name, find_folder, missing_facts, zoo_folder, zoo_names
 from fheat.ops.gates import gates_of
-from fheat.training.loop import Run
-from fheat.training.settings import TrainConfig
+from tests.training.helpers import Run, settings_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATCH = (32, 32, 32)
@@ -132,7 +131,7 @@ def run(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run")
     write_phantoms(folder / "scans", 8, test=0, shape=(40, 36, 34))
-    config = TrainConfig(
+    config = settings_of(
         data=str(folder / "scans"), method="supervised", patch_size=PATCH, iterations=40, warm_up=5, validate_every=20,
         seed=7,
     )  # fmt: skip

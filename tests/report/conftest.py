@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fheat.data.phantom import write_phantoms
-from fheat.training.loop import Run
-from fheat.training.settings import TrainConfig
+from tests.training.helpers import Run, settings_of
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +15,7 @@ def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
     write_phantoms(root / "scans", 10, test=0, shape=(40, 36, 34))
     settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 6, "warm_up": 2, "validate_every": 3}
-    Run(TrainConfig(data=str(root / "scans"), rate=0.05, **settings), root / "run", device="cpu").train()
+    Run(settings_of(data=str(root / "scans"), rate=0.05, **settings), root / "run", device="cpu").train()
     return root / "run"
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from fheat.report.pairing import agreement, attenuations, foretold, pairings, probes_section
 from fheat.training.runs import ProbeAt, RunHistory, read_history
-from fheat.training.settings import TrainConfig
 from tests.report.test_report import Reader, probe, write_lines
+from tests.training.helpers import settings_of
 
 SITES = ("enc1", "enc2", "dec1")
 
@@ -24,7 +24,7 @@ def record(tmp_path, probes):
         | {f"alpha.{site}": 0.5 for site in SITES}
         for n in range(4)
     ]
-    return RunHistory(tmp_path, TrainConfig(data="scans", iterations=4), steps, [], {}, probes)
+    return RunHistory(tmp_path, settings_of(data="scans", iterations=4), steps, [], {}, probes)
 
 
 def test_a_probe_is_read_as_it_is_written(run):

@@ -7,8 +7,8 @@ import pytest
 from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.perturbation import After, after, after_section, marks_of
 from fheat.training.runs import RunHistory, Validation
-from fheat.training.settings import TrainConfig
 from tests.report.test_report import Reader
+from tests.training.helpers import settings_of
 
 # D in iterations 1 to 6; iteration 4 is disturbed.
 STRENGTHS = {
@@ -30,7 +30,7 @@ def record(tmp_path):
         for n in range(6)
     ]
     scores = [Validation(iteration, mean, {"a": mean}) for iteration, mean in ((2, 0.9026), (4, 0.85), (6, 0.8722))]
-    return RunHistory(tmp_path, TrainConfig(data="scans", iterations=6), steps, scores, {})
+    return RunHistory(tmp_path, settings_of(data="scans", iterations=6), steps, scores, {})
 
 
 def test_every_gate_before_right_after_and_at_the_end(record):
@@ -80,7 +80,7 @@ def test_marks_are_drawn_and_named(record):
 
 
 def test_marks_of_the_settings():
-    assert marks_of(TrainConfig(data="x")) == []
-    assert marks_of(TrainConfig(data="x", noise_at=8000)) == [(8000, "noise 0.3")]
-    both = TrainConfig(data="x", noise_at=8000, spike_at=6000, spike_for=200)
-    assert marks_of(both) == [(6000, "rate x 10 for 200"), (8000, "noise 0.3")]
+    assert marks_of(settings_of(data="x").research) == []
+    assert marks_of(settings_of(data="x", noise_at=8000).research) == [(8000, "noise 0.3")]
+    both = settings_of(data="x", noise_at=8000, spike_at=6000, spike_for=200)
+    assert marks_of(both.research) == [(6000, "rate x 10 for 200"), (8000, "noise 0.3")]

@@ -13,11 +13,13 @@ from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
 from fheat.figures.page import Section, figure, page, paragraph, planes, table
 from fheat.gates.cost import giga
+from fheat.networks.registry import model_options
 from fheat.report.curves import losses, means
 from fheat.report.gates import response, summary
 from fheat.report.write import write_report
 from fheat.training.runs import read_history
-from fheat.training.settings import TrainConfig
+from fheat.training.settings_sources import dotted_names
+from tests.training.helpers import settings_of
 
 VOID = {"meta", "img", "br"}
 
@@ -152,8 +154,8 @@ def test_numbers_are_those_of_the_log_and_the_model(finished, report):
         case: [f"{best['cases'][case]:.4f}", f"{score:.4f}"] for case, score in validations[-1]["cases"].items()
     }
     settings = dict(reader.tables[3][1:])
-    assert settings["rate"] == "0.05"
-    assert settings.keys() == TrainConfig.model_fields.keys()
+    assert settings["optimiser.learning_rate"] == "0.05"
+    assert settings.keys() == set(dotted_names("cse")) - {f"network.{name}" for name in model_options("fheat_seg")}
     assert "torch" in dict(reader.tables[4][1:])
 
 
@@ -202,7 +204,7 @@ def test_the_slices_have_both_contours_and_the_dice_of_the_prediction(finished, 
     from fheat.data.layouts import open_dataset
     from fheat.data.read import read_image, read_label
 
-    data = read_history(finished).config.data
+    data = read_history(finished).settings.data.folder
     (case,) = open_dataset(data).split("validation")
     mask, label = Predictor(finished / "final").segment(read_image(case)), read_label(case)
     words = f"{case.id}: prediction in orange, reference in blue. Dice on the scan's own grid: left_atrium "
@@ -234,7 +236,7 @@ def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
 def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset_no_slices(run):
     shutil.rmtree(run / "final")
     config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(re.sub(r'data = ".*"', 'data = "gone"', config))
+    (run / "config.toml").write_text(re.sub(r'folder = ".*"', 'folder = "gone"', config))
     reader = read(write_report(run))
     assert "Read from the network in best, saved at iteration" in reader.text
     assert "img" not in reader.tags
@@ -242,13 +244,13 @@ def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset
 
 
 def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
-    data = shutil.copytree(read_history(run).config.data, tmp_path / "scans")
+    data = shutil.copytree(read_history(run).settings.data.folder, tmp_path / "scans")
     settings = json.loads((data / "dataset.json").read_text())
     for path in (data / "imagesTr").glob("*_0000.nii.gz"):
         shutil.copy(path, path.with_name(path.name.replace("_0000", "_0001")))
     (data / "dataset.json").write_text(json.dumps(settings | {"channel_names": {"0": "MR", "1": "MR again"}}))
     config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(re.sub(r'data = ".*"', f"data = {json.dumps(str(data))}", config))
+    (run / "config.toml").write_text(re.sub(r'folder = ".*"', f"folder = {json.dumps(str(data))}", config))
     assert main(["report", str(run)]) == 0
     reader = read(run / "report.html")
     assert "Left out, because the network cannot segment them: " in reader.text
@@ -256,11 +258,11 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
 
 
 def test_a_network_without_gates_has_a_report_too(tmp_path):
-    from fheat.training.loop import Run
+    from tests.training.helpers import Run
 
     write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
     settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}
-    Run(TrainConfig(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu").train()
+    Run(settings_of(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu").train()
     reader = read(write_report(tmp_path / "run", scans=0))
     assert "light_unetr has no gates." in reader.text
     assert reader.tags.count("svg") == 2
@@ -344,7 +346,7 @@ def test_options(run, tmp_path, capsys):
 
 
 def test_train_writes_the_report(finished, tmp_path, capsys):
-    data = read_history(finished).config.data
+    data = read_history(finished).settings.data.folder
     arguments = ["--labelled", "2", "--patch-size", "32", "32", "32", "--iterations", "1", "--device", "cpu"]
     assert main(["train", data, *arguments, "--out", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "run" / "report.html")

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fheat.methods.cse import box_scores, gamma, noise, soft_mask
+from fheat.methods.teacher import noisy
 from fheat.system.errors import BadInput
-from fheat.system.processes import ALONE, Group
+from fheat.system.processes import ALONE, Group, acting_as, current, joined
 
 
 def test_alone_nothing_is_sent_or_copied():
@@ -32,18 +33,20 @@ def test_rows_of_all_are_the_batch():
 @pytest.mark.parametrize(
     "augment",
     [
-        lambda x, group: gamma(x, x.amin((2, 3, 4)), x.amax((2, 3, 4)), group=group),
-        lambda x, group: noise(x, probability=0.75, group=group),
-        lambda x, group: soft_mask(x, block=2, group=group),
+        lambda x: gamma(x, x.amin((2, 3, 4)), x.amax((2, 3, 4))),
+        lambda x: noise(x, probability=0.75),
+        lambda x: soft_mask(x, block=2),
+        lambda x: noisy(x, 0.1),
     ],
-    ids=["gamma", "noise", "soft_mask"],
+    ids=["gamma", "noise", "soft_mask", "noisy"],
 )
 def test_augmentation_in_rows_is_that_of_the_batch(augment, channels, size):
     images = torch.randn(channels, 4, 6, 5, 4).transpose(0, 1)  # as crops lie in memory
 
     def seeded(group):
         torch.manual_seed(3)
-        return augment(group.rows(images), group), torch.get_rng_state()
+        with acting_as(group):
+            return augment(group.rows(images)), torch.get_rng_state()
 
     whole, after = seeded(ALONE)
     parts = [seeded(Group(rank, size)) for rank in range(size)]
@@ -77,7 +80,24 @@ def test_boxes_are_scored_over_the_batch_of_the_group():
             parts.append(part)
             return sum(parts)
 
-    box_scores(attention[:1], patch, Adding())
-    both = box_scores(attention[1:], patch, Adding())
+    with acting_as(Adding()):
+        box_scores(attention[:1], patch)
+        both = box_scores(attention[1:], patch)
     assert (both - box_scores(attention, patch)).abs().max() < 1e-5
     assert (both - box_scores(attention[1:], patch)).abs().max() > 1e-2
+
+
+def test_a_place_holds_for_a_block_and_is_given_back():
+    with acting_as(Group(1, 3)) as group:
+        assert current() is group
+        with acting_as(Group(2, 3)):
+            assert current().rank == 2
+        assert current() is group
+    assert current() is ALONE
+
+
+def test_a_size_without_a_rank_is_no_group(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with joined() as group:
+        assert group is ALONE

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fheat.data.phantom import write_phantoms
-from fheat.training.loop import Run
-from fheat.training.settings import TrainConfig
+from tests.training.helpers import Run, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +18,7 @@ def whole_run(tmp_path_factory):
     done = []
 
     def train(settings):
-        known = next((run for run in done if run.config == settings), None)
+        known = next((run for run in done if run.settings == settings), None)
         if known is None:
             torch.set_num_threads(1)
             known = Run(settings, tmp_path_factory.mktemp("whole") / "run", device="cpu")
@@ -49,6 +48,6 @@ def config(scans):
             "validate_every": 4,
             "checkpoint_every": 2,
         }
-        return TrainConfig(**(defaults | settings))
+        return settings_of(**(defaults | settings))
 
     return make

@@ -10,14 +10,13 @@ import torch
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
 from fheat.system.errors import BadInput
-from fheat.system.processes import ALONE
-from fheat.training import loop
+from fheat.training import observers
 from fheat.training.checkpoints import newest_checkpoint
-from fheat.training.loop import Run, Stopped
-from fheat.training.optimiser import Optimiser
-from fheat.training.parallel import join
+from fheat.training.optimiser import AdamW
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import TrainConfig, checked, read_config
+from fheat.training.settings_sources import read_settings, to_toml
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run, changed, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -46,16 +45,44 @@ def stopped(config, tmp_path, scans):
 
 
 def test_weights_that_are_not_finite_any_more(scans, tmp_path, capsys):
-    words = [scans, "--labelled", 2, "--patch-size", 32, 32, 32, "--iterations", 3, "--warm-up", 0, "--rate", 1e38]
+    words = [
+        scans,
+        "--labelled",
+        2,
+        "--patch-size",
+        32,
+        32,
+        32,
+        "--iterations",
+        3,
+        "--warm-up",
+        0,
+        "--learning-rate",
+        1e38,
+    ]
     says = (
         f"fheat: {tmp_path / 'run'}: training diverged by iteration 1; ",
-        "start again with a lower rate or precision fp32; checkpoints before it are kept",
+        "start again with a lower learning rate or precision fp32; checkpoints before it are kept",
     )
     refused(capsys, [*words, "--method", "supervised", "--out", tmp_path / "run"], *says)
 
 
 def test_weights_that_are_finite_and_give_nan(scans, tmp_path, capsys):
-    words = [scans, "--labelled", 2, "--patch-size", 32, 32, 32, "--iterations", 3, "--warm-up", 0, "--rate", 1e6]
+    words = [
+        scans,
+        "--labelled",
+        2,
+        "--patch-size",
+        32,
+        32,
+        32,
+        "--iterations",
+        3,
+        "--warm-up",
+        0,
+        "--learning-rate",
+        1e6,
+    ]
     words += ["--method", "supervised", "--validate-every", 2, "--checkpoint-every", 1, "--out", tmp_path / "run"]
     refused(capsys, words, f"fheat: {tmp_path / 'run'}: training diverged by iteration 2; start again")
     assert newest_checkpoint(tmp_path / "run" / "checkpoints").iteration == 1
@@ -68,23 +95,31 @@ def test_a_loss_that_is_not_finite_and_an_output_that_is_nan(config, tmp_path, m
     def broken(*anything):
         raise ValueError("the network's output is NaN")
 
-    monkeypatch.setattr("fheat.training.loop.validate", broken)
+    monkeypatch.setattr("fheat.training.validation.validate", broken)
     run = Run(config(method="supervised", batch=1, validate_every=2), tmp_path / "run", device="cpu")
     with pytest.raises(ValueError, match="output is NaN"):
         run.train()
     assert run.done == 2
     run.step.history[0, 0] = float("inf")
     run.done = 1
-    with pytest.raises(BadInput, match="training diverged by iteration 2; start again with a lower rate"):
+    with pytest.raises(BadInput, match="training diverged by iteration 2; start again with a lower learning rate"):
         run.train()
 
 
 @pytest.mark.parametrize("name", ["scans \U0001f9e0", "a\x7fb", 'quo"te\\s\n', "Herz-Vorhöfe"])
 def test_any_path_survives_the_settings_file(name, tmp_path):
-    settings = TrainConfig(data=name, network_options={"mixer": name})
-    assert tomllib.loads(settings.to_toml())["data"] == name
+    settings = settings_of(data=name, network_options={"gates": "dec1"})
+    assert tomllib.loads(to_toml(settings))["data"]["folder"] == name
     RunFolder(tmp_path / "run").begin(settings)
-    assert read_config(tmp_path / "run" / "config.toml", {}) == settings
+    assert read_settings(tmp_path / "run" / "config.toml") == settings
+
+
+DOTTED = {
+    "weight_decay": "optimiser.weight_decay",
+    "theta_rate": "optimiser.theta",
+    "delta_rate": "optimiser.delta",
+    "rational_rate": "optimiser.rational",
+}
 
 
 @pytest.mark.parametrize("setting", [{"seed": 2**63}, {"seed": -1}])
@@ -93,30 +128,28 @@ def test_bounds(setting, name, tmp_path, capsys):
     for wrong in (setting, {name: -0.1}):
         ((field, value),) = wrong.items()
         (tmp_path / "c.toml").write_text(f'data = "x"\n{field} = {value}\n')
-        refused(capsys, ["--config", tmp_path / "c.toml", "--out", tmp_path / "run"], f"c.toml: field {field}: ")
-    assert checked({"data": "x", "seed": 2**63 - 1, name: 0}, "options").seed == 2**63 - 1
-
-
-def test_a_size_without_a_rank_is_no_group(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("RANK", raising=False)
-    assert join() is ALONE
+        refused(
+            capsys,
+            ["--config", tmp_path / "c.toml", "--out", tmp_path / "run"],
+            f"c.toml: field {DOTTED.get(field, 'schedule.seed')}: ",
+        )
+    assert settings_of(**{"data": "x", "seed": 2**63 - 1, name: 0}).schedule.seed == 2**63 - 1
 
 
 @pytest.mark.parametrize("broken", [3, 4, 100])
 def test_a_run_that_only_skips_is_given_up(config, tmp_path, monkeypatch, broken):
     """Looks every two iterations; given up are ten of which more than nine were skipped."""
-    monkeypatch.setattr(loop, "FLUSH", 2)
-    monkeypatch.setattr(loop, "HOPELESS", 10)
-    whole = Optimiser.step
+    monkeypatch.setattr(observers, "ITERATIONS_BETWEEN_LOOKS", 2)
+    monkeypatch.setattr(observers, "ITERATIONS_WITHOUT_HOPE", 10)
+    whole = AdamW.step
 
     def step(self, factor):
         self.skipped += 1 if self.calls < broken else 0
         self.calls += 1
         return whole(self, factor)
 
-    monkeypatch.setattr(Optimiser, "calls", 0, raising=False)
-    monkeypatch.setattr(Optimiser, "step", step)
+    monkeypatch.setattr(AdamW, "calls", 0, raising=False)
+    monkeypatch.setattr(AdamW, "step", step)
     settings = config(method="supervised", batch=1, iterations=14, validate_every=100, checkpoint_every=100)
     run = Run(settings, tmp_path / "run", device="cpu")
     if broken < 100:
@@ -167,12 +200,12 @@ def test_the_set_is_not_where_it_lies_and_older_checkpoints_go_on(stopped, tmp_p
     manifest = json.loads(path.read_text())
     assert manifest["facts"]["set"]["channels"] == 1
     shutil.move(tmp_path / "scans", tmp_path / "moved")
-    settings = RunFolder(stopped).config().model_copy(update={"data": str(tmp_path / "moved")})
+    settings = changed(RunFolder(stopped).settings(), data=str(tmp_path / "moved"))
     assert Run(settings, stopped, resume=True, device="cpu").done == 1
     del manifest["facts"]["set"]
     path.write_text(json.dumps(manifest))
     write_phantoms(tmp_path / "other", 5, test=0, shape=(40, 36, 34))
-    settings = settings.model_copy(update={"data": str(tmp_path / "other")})
+    settings = changed(settings, **{"data": str(tmp_path / "other")})
     assert Run(settings, stopped, resume=True, device="cpu").done == 1
 
 

@@ -15,7 +15,8 @@ import torch
 from fheat import load
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import newest_checkpoint
-from fheat.training.loop import Run
+from fheat.training.settings_sources import to_toml
+from tests.training.helpers import Run
 from tests.training.programs import TRAIN
 
 LIMIT = 300
@@ -33,7 +34,7 @@ def settings(config, tmp_path):
     def write(name, **others):
         made = config(**({"network_options": {"dropout": 0.0}} | others))
         path = tmp_path / f"{name}.toml"
-        path.write_text(made.to_toml())
+        path.write_text(to_toml(made))
         return made, path
 
     return write
@@ -92,18 +93,19 @@ PRECISE = """
 import sys
 from types import SimpleNamespace
 import torch
-import fheat.training.loop as loop
+import fheat.training.prepare as prepare
+import fheat.training.validation as validation
 from fheat.cli.main import main
 from fheat.data.store import VolumeStore
 
-create, crop, norm, single = loop.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm, torch.Tensor.float
+create, crop, norm, single = prepare.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm, torch.Tensor.float
 
 def precise_crop(*arguments):
     images, labels = crop(*arguments)
     return images.double(), labels
 
-loop.create_model = lambda *arguments, **options: create(*arguments, **options).double()
-loop.validate = lambda *arguments: {"none": 0.0}
+prepare.create_model = lambda *arguments, **options: create(*arguments, **options).double()
+validation.validate = lambda *arguments: {"none": 0.0}
 sys.modules["fheat.report.write"] = SimpleNamespace(write_report=lambda *arguments, **options: "none")
 VolumeStore.crop = precise_crop
 torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)

@@ -1,6 +1,7 @@
 """Runs that are looked at or pushed: a probe changes nothing, noise opens closed gates, a spike raises the rate."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,17 @@ from fheat.report.write import write_report
 from fheat.system.errors import BadInput
 from fheat.training import probing
 from fheat.training.checkpoints import Checkpoint, check_same_run
-from fheat.training.loop import Run, Stopped
-from fheat.training.optimiser import Spike, rate_factor
+from fheat.training.optimiser import Schedule, Spike
+from fheat.training.probing import Probes, measure_pairings
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import checked
-from fheat.training.step import reopen
+from fheat.training.step import Step
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run, settings_of
+
+
+def reopened(gates, scale, seed):
+    """Open gates as a step does that has them."""
+    return Step.reopen_gates(SimpleNamespace(gates=gates), scale, seed)
 
 
 def lines(run, key):
@@ -49,7 +56,7 @@ def test_probing_changes_nothing(config, whole_run, tmp_path, method):
 
 def test_the_same_batches_at_every_look(config, tmp_path):
     run = Run(config(probe_at=(1,), probe_batches=2), tmp_path / "run", device="cpu")
-    assert run.probing(run.step) == run.probing(run.step)
+    assert measure_pairings(run.trainer) == measure_pairings(run.trainer)
 
 
 def test_a_probe_before_the_first_iteration_is_logged_once(config, tmp_path):
@@ -57,7 +64,7 @@ def test_a_probe_before_the_first_iteration_is_logged_once(config, tmp_path):
         probe_at=(0, 2), probe_batches=1, checkpoint_every=100, iterations=3, method="supervised", batch=1
     )
     run = Run(settings, tmp_path / "run", device="cpu")
-    run._probe()
+    Probes(run.folder).begin(run.trainer)
     again = Run(settings, tmp_path / "run", resume=True, device="cpu")
     again.train()
     assert [line["iteration"] for line in lines(again, "probe")] == [0, 2]
@@ -67,17 +74,17 @@ def test_noise_opens_what_was_closed_and_nothing_else():
     gates = {name: FractionalHeat(initial_strength=start) for name, start in (("a", 0.0), ("b", 0.5), ("c", 0.0))}
     gates["d"] = FractionalHeat(strength=0.0)
     gates["a"].sleep()
-    opened = reopen(gates, 0.3, seed=1)
+    opened = reopened(gates, 0.3, 1)
     assert set(opened) == {"a", "c"}
     assert all(0 < strength == pytest.approx(gates[site].strength.item()) for site, strength in opened.items())
     assert not gates["a"].asleep
     assert gates["b"].strength.item() == 0.5
-    assert reopen(gates, 0.3, seed=1) == {}
+    assert reopened(gates, 0.3, 1) == {}
 
 
 def test_noise_is_half_a_normal_distribution():
     gates = {str(index): FractionalHeat(initial_strength=0.0) for index in range(2000)}
-    values = torch.tensor(list(reopen(gates, 0.3, seed=0).values()))
+    values = torch.tensor(list(reopened(gates, 0.3, 0).values()))
     assert values.mean() == pytest.approx(0.3 * (2 / torch.pi) ** 0.5, rel=0.05)
     assert values.square().mean().sqrt() == pytest.approx(0.3, rel=0.05)
 
@@ -110,15 +117,15 @@ def test_a_run_with_noise_goes_on_as_one_that_was_not_interrupted(config, tmp_pa
 
 def test_a_spike_multiplies_the_rate_for_a_while(config, tmp_path):
     plain, spiked = (
-        [rate_factor(torch.tensor(n), iterations=100, warm_up=20, **extra).item() for n in range(100)]
-        for extra in ({}, {"spike": Spike(50, 7, 10.0)})
+        [schedule.factor(torch.tensor(n)).item() for n in range(100)]
+        for schedule in (Schedule(100, 20), Schedule(100, 20, Spike(50, 7, 10.0)))
     )
     ratio = [after / before for before, after in zip(plain, spiked, strict=True)]
     assert ratio == pytest.approx([10.0 if 50 <= n < 57 else 1.0 for n in range(100)])
     run = Run(config(spike_at=3, spike_for=2, spike=10.0, method="supervised", batch=1), tmp_path / "run", device="cpu")
     run.train()
     rates = [line["rate"] for line in lines(run, "rate")]
-    expected = [rate_factor(torch.tensor(n), iterations=6, warm_up=2).item() for n in range(6)]
+    expected = [Schedule(6, 2).factor(torch.tensor(n)).item() for n in range(6)]
     assert rates == pytest.approx([value * (10 if n in (3, 4) else 1) for n, value in enumerate(expected)])
 
 
@@ -127,9 +134,9 @@ def test_beyond_the_end_is_refused(field, last):
     def settings(at):
         return {"data": "x", "iterations": 10, field: [at] if field == "probe_at" else at}
 
-    checked(settings(last), "options")
+    settings_of(**settings(last))
     with pytest.raises(BadInput, match=f"{field}: {last + 1} comes too late in 10 iterations, at most {last} does"):
-        checked(settings(last + 1), "options")
+        settings_of(**settings(last + 1))
 
 
 def test_a_probe_that_fails_does_not_end_the_run(config, tmp_path, monkeypatch):
@@ -152,18 +159,25 @@ def test_probes_need_gates(config, tmp_path):
         Run(config(probe_at=(2,), network="segresnet"), tmp_path / "run", device="cpu")
 
 
+OLD = {
+    "data": "", "method": "cse", "labelled": 2, "network": "fheat_seg", "network_options": {},
+    "patch_size": [32, 32, 32], "box": "unlabelled", "ramp": 0, "batch": 2, "iterations": 6, "warm_up": 2,
+    "rate": 0.01, "theta_rate": 1.0, "delta_rate": 1.0, "rational_rate": 0.05, "weight_decay": 0.0001, "clip": 1.0,
+    "intensity": "zscore", "spacing": None, "stride": None, "validate_every": 4, "checkpoint_every": 2, "seed": 0,
+    "resident": "auto", "precision": "bf16", "deterministic": False,
+}  # fmt: skip
+"""What a checkpoint held before there were perturbations, and sections."""
+
+
 def test_a_run_from_before_there_were_perturbations_goes_on(config, tmp_path):
     settings = config()
     run = Run(settings, tmp_path / "run", device="cpu")
     run.stop()
     with pytest.raises(Stopped):
         run.train()
-    known = settings.model_dump(mode="json")
-    new = {name for name in known if name.startswith(("noise", "spike", "probe"))}
-    assert len(new) == 7
-    facts = {"settings": {name: value for name, value in known.items() if name not in new}}
+    facts = {"settings": OLD | {"data": settings.data.folder}}
     folder = RunFolder(tmp_path / "run")
     check_same_run(folder, settings, {}, Checkpoint(1, {}, facts))
-    with pytest.raises(BadInput, match="another noise_at"):
+    with pytest.raises(BadInput, match=r"another research\.noise_at"):
         check_same_run(folder, config(noise_at=3), {}, Checkpoint(1, {}, facts))
     check_same_run(folder, config(probe_at=(3,)), {}, Checkpoint(1, {}, facts))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from fheat import load
 from fheat.cli.main import main
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import KEPT, Checkpoint, newest_checkpoint, save_checkpoint
-from fheat.training.loop import Run, Stopped
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import TrainConfig, checked, read_config
+from fheat.training.settings_sources import read_settings, to_toml
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run, changed, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +59,8 @@ def test_what_a_run_leaves(config, tmp_path):
     assert model.card.metrics["validation_dice"] == run.best
     assert load(final).card.metrics["validation_dice"] == validations[6]
     assert model.card.classes == ("background", "left_atrium")
-    assert model.card.training["labelled"] == 2
-    assert RunFolder(tmp_path / "run").config() == settings
+    assert model.card.training["data"]["labelled"] == 2
+    assert RunFolder(tmp_path / "run").settings() == settings
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == KEPT
     found = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert found.iteration == 6
@@ -101,12 +103,10 @@ import json, os, random, signal, sys, time
 import torch
 from pathlib import Path
 import fheat.networks.fheat_seg
-from fheat.training.settings import TrainConfig
 from fheat.training.checkpoints import newest_checkpoint
-from fheat.training.loop import Run
 
 torch.set_num_threads(1)
-settings, folder, kills = TrainConfig(**json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
+settings, folder, kills = make_settings(json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
 fheat.networks.fheat_seg.DEPTHS = tuple(json.loads(sys.argv[4]))
 random.seed(0)
 Run(settings, folder, device="cpu")
@@ -131,7 +131,7 @@ while done < kills:
     now = 0 if found is None else found.iteration
     assert now >= reached, (now, reached)
     reached = now
-rest = settings.model_copy(update={"checkpoint_every": 1000})  # nobody kills it any more
+rest = changed(settings, **{"checkpoint_every": 1000})  # nobody kills it any more
 Run(rest, folder, resume=True, device="cpu").train()
 print(json.dumps([done, reached]))
 """
@@ -152,12 +152,12 @@ def test_killed_fifty_times_it_ends_the_same(config, tmp_path, monkeypatch):
         "50",
         str([*shallow]),
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
     kills, reached = json.loads(done.stdout)
     assert kills == 50
     assert 20 < reached < 130
-    Run(settings.model_copy(update={"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
+    Run(changed(settings, **{"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -243,18 +243,18 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tm
 
 def test_settings_come_back_from_toml(config, tmp_path):
     settings = config(network_options={"mixer": "gelu", "kan_ratio": 2}, stride=(8, 8, 8), labelled=None)
-    (tmp_path / "c.toml").write_text(settings.to_toml())
-    assert read_config(tmp_path / "c.toml", {}) == settings
-    assert read_config(tmp_path / "c.toml", {"seed": 7}).seed == 7
-    (tmp_path / "c.toml").write_text(settings.to_toml() + "speed = 3\n")
+    (tmp_path / "c.toml").write_text(to_toml(settings))
+    assert read_settings(tmp_path / "c.toml") == settings
+    assert read_settings(tmp_path / "c.toml", {"seed": 7}).schedule.seed == 7
+    (tmp_path / "c.toml").write_text("speed = 3\n" + to_toml(settings))
     with pytest.raises(BadInput, match="field speed does not exist"):
-        read_config(tmp_path / "c.toml", {})
+        read_settings(tmp_path / "c.toml")
     (tmp_path / "c.toml").write_text("a = = 1")
     with pytest.raises(BadInput, match="is not TOML"):
-        read_config(tmp_path / "c.toml", {})
-    with pytest.raises(BadInput, match="field rate"):
-        checked({"data": "x", "rate": -1}, "options")
-    assert TrainConfig(data="x").iterations == 16_000
+        read_settings(tmp_path / "c.toml")
+    with pytest.raises(BadInput, match=r"field optimiser\.learning_rate"):
+        settings_of(**{"data": "x", "rate": -1})
+    assert settings_of(data="x").schedule.iterations == 16_000
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_settings_come_back_from_toml(config, tmp_path):
         ([], 2, "DATA is missing"),
         (["{scans}", "--labelled", "99"], 3, "labelled training scans, not 99"),
         (["{scans}", "--labelled", "9"], 3, "has no scan left to use without its label"),
-        (["{scans}", "--iterations", "0"], 2, "fheat: --iterations: "),
-        (["--resume", "--rate", "0.1"], 2, "a resumed run keeps its settings"),
+        (["{scans}", "--iterations", "0"], 2, "fheat: --schedule.iterations: "),
+        (["--resume", "--learning-rate", "0.1"], 2, "a resumed run keeps its settings"),
         (["--resume"], 3, "is not a run folder"),
         (["nowhere"], 3, "does not exist"),
     ],

@@ -12,17 +12,23 @@ from fheat import create_model
 from fheat.data.intensity import zscore
 from fheat.data.phantom import phantom
 from fheat.data.store import VolumeStore, pack_all
-from fheat.methods.cse import CSE
-from fheat.methods.supervised import Supervised, region_targets
+from fheat.methods.base import Needs, Task
+from fheat.methods.supervised import Supervised, SupervisedSettings, region_targets
+from fheat.methods.teacher import Teacher
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
 from fheat.training import step as engine_step
-from fheat.training.batches import draw_order, draw_places
-from fheat.training.checkpoints import restore, state_of
-from fheat.training.optimiser import Optimiser, Rates, parameters_by_rate, rate_factor, released_rate
+from fheat.training.batches import Batches, draw, draw_order
+from fheat.training.optimiser import AdamW, Schedule, parameters_by_rate
+from fheat.training.settings import OptimiserSettings
 from fheat.training.step import Step
+from tests.methods.predictions import batch_of, cse
 
 PATCH = (32, 32, 32)
+
+
+def supervised(batch=2, **task):
+    return Supervised(SupervisedSettings(), Task(PATCH, batch, **task))
 
 
 def build(method, iterations, seed=0, clip=1.0):
@@ -31,27 +37,19 @@ def build(method, iterations, seed=0, clip=1.0):
     images, labels = [zscore(scan.image.data) for scan in scans], [scan.label.data for scan in scans]
     store = VolumeStore(pack_all(images, labels, PATCH))
     model = create_model("fheat_seg", patch_size=PATCH).train()
-    generator = torch.Generator().manual_seed(seed)
-    orders = draw_order(2, 2, iterations, generator), 2 + draw_order(3, method.unlabelled, iterations, generator)
-    places = tuple(draw_places(order.shape[1], iterations, generator) for order in orders)
-    optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=clip)
-    settings = {"places": places, "patch": PATCH, "warm_up": 2, "precision": torch.float32}
-    return Step(model, method, store, orders, optimiser, **settings)
+    draws = draw((2, 3), (method.labelled, method.unlabelled), iterations, seed)
+    method.prepare(model, lambda: create_model("fheat_seg", patch_size=PATCH).train())
+    optimiser = AdamW(model, OptimiserSettings(clip=clip), list(method.parameters()))
+    return Step(model, method, Batches(store, draws, PATCH), optimiser, Schedule(iterations, 2))
 
 
 def test_rates_rise_then_fall_to_zero():
-    factor = [rate_factor(torch.tensor(n), iterations=100, warm_up=20).item() for n in range(100)]
+    factor = [Schedule(100, 20).factor(torch.tensor(n)).item() for n in range(100)]
     assert factor[:20] == pytest.approx([(n + 1) / 20 for n in range(20)])
     assert factor[20] == pytest.approx(1.0)
     assert factor[60] == pytest.approx(0.5)
     assert factor[99] == pytest.approx((1 + math.cos(math.pi * 79 / 80)) / 2)
     assert all(a >= b for a, b in itertools.pairwise(factor[20:]))
-
-
-def test_the_released_sequence():
-    assert [released_rate(n) for n in range(3)] == pytest.approx([0.01, 2e-5, 4e-5])
-    assert released_rate(500) == pytest.approx(0.01)
-    assert released_rate(15_000) == pytest.approx(0.0)
 
 
 def test_order_shows_every_scan_before_any_again():
@@ -65,7 +63,7 @@ def test_order_shows_every_scan_before_any_again():
 
 def test_gates_and_rational_coefficients_have_their_own_rate():
     model = create_model("fheat_seg", patch_size=PATCH)
-    groups = parameters_by_rate(model, Rates(base=0.01, theta=2.0, delta=3.0, rational=0.05))
+    groups = parameters_by_rate(model, OptimiserSettings(learning_rate=0.01, theta=2.0, delta=3.0, rational=0.05))
     assert {rate: len(parameters) for rate, parameters in groups.items() if rate in (0.02, 0.03)} == {0.02: 8, 0.03: 8}
     coefficients = sum(parameter.numel() for parameter in groups[0.0005])
     assert coefficients == 38 * sum(type(module).__name__ == "Rational" for module in model.modules())
@@ -86,7 +84,7 @@ def test_the_update_is_clipped_adamw(clip):
     x = torch.randn(7, 5)
     for model in (ours, plain):
         model(x).square().sum().backward()
-    norm = Optimiser(ours, Rates(base=0.1), weight_decay=1e-4, clip=clip).step(torch.tensor(0.5))
+    norm = AdamW(ours, OptimiserSettings(learning_rate=0.1, clip=clip)).step(torch.tensor(0.5))
     assert norm.item() == pytest.approx(torch.stack([p.grad.norm() for p in plain.parameters()]).norm().item())
     reference_step(plain, clip, 0.05)
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
@@ -96,7 +94,7 @@ def test_the_update_is_clipped_adamw(clip):
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_changes_nothing(poison):
     model = nn.Linear(4, 2)
-    optimiser = Optimiser(model, Rates(base=0.1), weight_decay=1e-4, clip=1.0)
+    optimiser = AdamW(model, OptimiserSettings(learning_rate=0.1))
     model(torch.randn(3, 4)).sum().backward()
     optimiser.step(torch.tensor(1.0))
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -111,7 +109,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison):
 
 
 def test_history_tells_losses_and_gates_of_every_iteration():
-    step = build(CSE(patch_size=PATCH), 4)
+    step = build(cse(PATCH), 4)
     start = {site: (gate.strength.item(), gate.alpha.item()) for site, gate in gates_of(step.model).items()}
     for _ in range(4):
         step()
@@ -129,7 +127,7 @@ def test_history_tells_losses_and_gates_of_every_iteration():
 
 def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
     def losses(seed):
-        step = build(CSE(patch_size=PATCH), 3, seed)
+        step = build(cse(PATCH), 3, seed)
         for _ in range(3):
             step()
         return step.history[:, 0].tolist()
@@ -139,7 +137,7 @@ def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
 
 
 def test_supervised_training_learns():
-    step = build(Supervised(), 30)
+    step = build(supervised(), 30)
     for _ in range(30):
         step()
     total = step.history[:, 0]
@@ -151,11 +149,10 @@ def test_region_targets():
     found = region_targets(labels, ((1, 2, 3), (2, 3), (3,)))
     assert found[0, :, :, 0, 0].tolist() == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
     model = create_model("fheat_seg", patch_size=PATCH, out_channels=3)
-    method = Supervised(regions=((1, 2, 3), (2, 3), (3,)))
-    from fheat.methods.base import Batch
+    method = supervised(classes=3, regions=((1, 2, 3), (2, 3), (3,)))
 
     images = torch.randn(1, 1, *PATCH)
-    losses = method.losses(model, Batch(images, torch.randint(4, (1, *PATCH)), images[:0], images[:0]))
+    losses = method.losses(model, batch_of(images, torch.randint(4, (1, *PATCH)), images[:0]))
     assert losses["total"].item() == pytest.approx(losses["ce"].item() + losses["dice"].item())
     assert np.isfinite(losses["total"].item())
 
@@ -163,17 +160,23 @@ def test_region_targets():
 class Taught(Supervised):
     """Supervised training that pulls a network to its teacher."""
 
-    needs_teacher = True
+    needs = Needs(teacher=True)
+
+    def prepare(self, model, build):
+        self.teacher = Teacher(model)
+
+    def after_update(self, model, iteration):
+        self.teacher.follow(model, iteration)
 
     def losses(self, model, batch):
         found = super().losses(model, batch)
         with torch.no_grad():
-            target = self.teacher.network(batch.images)
+            target = self.teacher(batch.images)
         return found | {"total": found["total"] + 0.01 * (model(batch.images) - target).square().mean()}
 
 
 def test_a_teacher_follows_and_is_part_of_the_state():
-    whole = build(Taught(), 4)
+    whole = build(Taught(SupervisedSettings(), Task(PATCH, 2)), 4)
     start = [parameter.detach().clone() for parameter in whole.model.parameters()]
     whole()
     pairs = list(zip(whole.method.teacher.network.parameters(), whole.model.parameters(), strict=True))
@@ -183,12 +186,12 @@ def test_a_teacher_follows_and_is_part_of_the_state():
     whole()
     for (taught, learned), before in zip(pairs, first, strict=True):
         assert torch.allclose(taught, (before + learned) / 2, rtol=1e-5, atol=1e-7)
-    state = state_of(whole)
+    state = whole.state()
     assert sum(name.startswith("method.teacher.") for name in state) >= len(pairs)
     whole()
     whole()
-    again = build(Taught(), 4)
-    restore(again, state)
+    again = build(Taught(SupervisedSettings(), Task(PATCH, 2)), 4)
+    again.restore(state)
     again()
     again()
     assert torch.equal(whole.history, again.history)
@@ -196,8 +199,8 @@ def test_a_teacher_follows_and_is_part_of_the_state():
 
 def test_gates_that_closed_leave_the_iteration_and_nothing_changes(monkeypatch):
     def trained(look):
-        monkeypatch.setattr(engine_step, "_LOOK", look)
-        step = build(CSE(patch_size=PATCH), 6)
+        monkeypatch.setattr(engine_step, "ITERATIONS_BETWEEN_LOOKS", look)
+        step = build(cse(PATCH), 6)
         for site in ("enc2", "dec3"):
             with torch.no_grad():
                 step.gates[site].delta.fill_(-1e-4)

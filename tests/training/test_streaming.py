@@ -8,12 +8,12 @@ from fheat.data import stream as placement
 from fheat.data.store import VolumeStore, bytes_together, pack_all
 from fheat.data.stream import HostStore, place
 from fheat.training.batches import draw_places
-from fheat.training.checkpoints import state_of
-from fheat.training.loop import Run, Stopped
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run, changed
 
 
 def same(one, other):
-    states = state_of(one.step), state_of(other.step)
+    states = one.step.state(), other.step.state()
     return states[0].keys() == states[1].keys() and all(
         torch.equal(states[0][name], states[1][name]) for name in states[0]
     )
@@ -23,12 +23,12 @@ def same(one, other):
 def test_streamed_equals_resident_and_stops_at_any_iteration(config, tmp_path, method):
     settings = config(method=method, iterations=5, checkpoint_every=100)
     resident = Run(settings, tmp_path / "resident", device="cpu")
-    assert isinstance(resident.step.store, VolumeStore)
+    assert isinstance(resident.step.batches.store, VolumeStore)
     resident.train()
     assert torch.isfinite(resident.step.history).all()
-    streamed = settings.model_copy(update={"resident": "no"})
+    streamed = changed(settings, **{"resident": "no"})
     whole = Run(streamed, tmp_path / "whole", device="cpu")
-    assert isinstance(whole.step.store, HostStore)
+    assert isinstance(whole.step.batches.store, HostStore)
     whole.train()
     assert torch.equal(whole.step.history, resident.step.history)
     assert same(whole, resident)
@@ -52,7 +52,7 @@ def test_a_resident_run_may_go_on_streamed(config, tmp_path):
     first.stop()
     with pytest.raises(Stopped):
         first.train()
-    again = Run(settings.model_copy(update={"resident": "no"}), tmp_path / "parts", resume=True, device="cpu")
+    again = Run(changed(settings, **{"resident": "no"}), tmp_path / "parts", resume=True, device="cpu")
     again.train()
     whole = Run(settings, tmp_path / "whole", resume=True, device="cpu")
     assert torch.equal(again.step.history, whole.step.history)
@@ -91,4 +91,4 @@ def test_places_are_uniform_and_belong_to_the_seed():
 def test_scans_are_let_go_once_they_are_stored(config, tmp_path):
     run = Run(config(iterations=1), tmp_path / "run", device="cpu")
     assert run.scans.volumes == []
-    assert len(run.scans.names) == len(run.step.store) == 9
+    assert len(run.scans.names) == len(run.step.batches.store) == 9

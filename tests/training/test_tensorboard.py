@@ -9,8 +9,9 @@ import pytest
 
 from fheat.cli.main import main
 from fheat.system.errors import BadInput
-from fheat.training.loop import Run, Stopped
 from fheat.training.tensorboard import TensorBoard, scalars
+from fheat.training.trainer import Stopped
+from tests.training.helpers import Run
 
 
 class Writer:
@@ -83,10 +84,12 @@ def test_going_on_writes_nothing_twice(config, tmp_path, board):
     with pytest.raises(Stopped):
         first.train()
     killed = Run(settings, tmp_path / "parts", resume=True, device="cpu")
+    numbers = killed.trainer.observers[0]
+    numbers.begin(killed.trainer)
     for _ in range(2):  # past the checkpoint at 1, logged but never saved
         killed.step()
         killed.done += 1
-    killed._log()
+    numbers.look(killed.trainer)
     assert max(step for _, _, step in events(tmp_path / "parts")) == 3
     again = Run(settings, tmp_path / "parts", resume=True, device="cpu")
     assert max(step for _, _, step in events(tmp_path / "parts")) == 1
@@ -101,7 +104,7 @@ def test_going_on_writes_nothing_twice(config, tmp_path, board):
 
 def test_foreign_files_beside_the_events_stay(tmp_path, board):
     sink = TensorBoard(tmp_path)
-    sink.add([{"iteration": 1, "total": 1.0}])
+    sink.record([{"iteration": 1, "total": 1.0}])
     (tmp_path / "tensorboard" / "notes.txt").write_text("mine")
     TensorBoard(tmp_path).replace([{"iteration": 1, "total": 2.0}])
     assert events(tmp_path) == [("loss/total", 2.0, 1)]
@@ -111,14 +114,14 @@ def test_foreign_files_beside_the_events_stay(tmp_path, board):
 def test_without_it_nothing_is_written(config, tmp_path, board):
     Run(config(iterations=1), tmp_path / "run", device="cpu").train()
     assert not (tmp_path / "run" / "tensorboard").exists()
-    TensorBoard(tmp_path).add([])
+    TensorBoard(tmp_path).record([])
     assert not (tmp_path / "tensorboard").exists()
 
 
 def test_where_the_package_is_missing(scans, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BadInput, match=r"install fheat\[tensorboard\]"):
-        TensorBoard(tmp_path)
+        TensorBoard(tmp_path).check()
     assert main(["train", str(scans), "--tensorboard", "--out", str(tmp_path / "run")]) == 3
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -134,7 +137,7 @@ def test_the_option_of_the_verb(scans, tmp_path, board, capsys):
     assert events(tmp_path / "run") == logged(tmp_path / "run")
     assert main(["train", "--resume", "--device", "cpu", "--out", out]) == 0
     assert main(["train", "--resume", "--tensorboard", "--out", out]) == 2
-    assert "leave out tensorboard" in capsys.readouterr().err
+    assert "leave out --output.tensorboard" in capsys.readouterr().err
 
 
 def test_the_real_package_reads_it_back(config, tmp_path):

@@ -9,11 +9,11 @@ from fheat.bench.networks import Networks
 from fheat.bench.plan import Conditions, Triple, named
 from fheat.bench.timing import REPEATS, ratios
 from fheat.data.store import VolumeStore, pack_all
-from fheat.methods.base import Method
-from fheat.methods.cse import CSE
-from fheat.methods.supervised import Supervised
-from fheat.training.batches import draw_order, draw_places
-from fheat.training.optimiser import Optimiser, Rates
+from fheat.methods.base import Task
+from fheat.methods.registry import method_class
+from fheat.training.batches import Batches, draw
+from fheat.training.optimiser import AdamW, Schedule
+from fheat.training.settings import OptimiserSettings
 from fheat.training.step import Step
 
 METHODS = ("cse", "supervised")
@@ -22,7 +22,7 @@ SCANS = 4
 WARM_UP = 2
 _BEFORE = 6
 """Iterations until a step has been captured."""
-_RATE = 1e-8
+LEARNING_RATE = 1e-8
 """So low that no gate moves: all that were open stay open, and every iteration does the same work."""
 
 
@@ -52,26 +52,18 @@ def step_times(settings: Conditions, networks: Networks, patch: Triple, batch: i
 def build_step(settings: Conditions, network: Any, method: str, patch: Triple, batch: int, iterations: int) -> Step:
     """Return a step on random volumes with random labels."""
     torch.manual_seed(settings.seed)
-    rule: Method = CSE(patch_size=patch, scans=batch) if method == "cse" else Supervised(labelled=batch)
-    generator = torch.Generator().manual_seed(settings.seed)
-    orders = (
-        draw_order(SCANS, rule.labelled, iterations, generator),
-        SCANS + draw_order(SCANS, rule.unlabelled, iterations, generator),
-    )
-    places = (
-        draw_places(rule.labelled, iterations, generator),
-        draw_places(rule.unlabelled, iterations, generator),
-    )
+    kind = method_class(method)
+    rule = kind(kind.Settings(name=method), Task(patch, batch, iterations=iterations)).to(settings.device)
     network.train()
+    rule.prepare(network, lambda: network)
+    draws = draw((SCANS, SCANS), (rule.labelled, rule.unlabelled), iterations, settings.seed)
+    slow = OptimiserSettings(learning_rate=LEARNING_RATE, weight_decay=0.0)
     return Step(
         network,
-        rule.to(settings.device),
-        _store(settings, patch),
-        orders,
-        Optimiser(network, Rates(_RATE), weight_decay=0.0, clip=1.0),
-        places=places,
-        patch=patch,
-        warm_up=0,
+        rule,
+        Batches(_store(settings, patch), draws, patch),
+        AdamW(network, slow, list(rule.parameters())),
+        Schedule(iterations),
         precision=torch.bfloat16 if settings.precision == "bfloat16" else torch.float32,
     )
 

@@ -170,7 +170,9 @@ def _analysed(
 
 
 def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tuple[Case, ...]]:
-    folders = {options.data} if options.data else {one.record.config.data for one in every if one.record is not None}
+    folders = (
+        {options.data} if options.data else {one.record.settings.data.folder for one in every if one.record is not None}
+    )
     if len(folders) != 1:
         raise UsageError("--data is missing: give the dataset with the scans to run over")
     dataset = open_dataset(str(folders.pop()))

@@ -8,15 +8,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fheat.training.loop import Run
+from fheat.training.trainer import Trainer
 
-_FULL = 0.2
+_FULL_STRENGTH = 0.2
 """Strength at which a bar of a short run has its full length."""
-_LENGTH = 40
+_CHARACTERS = 40
+"""Length of a full bar."""
 
 
 @contextmanager
-def gate_screen(what: str, job: Run) -> Iterator[None]:
+def gate_screen(what: str, trainer: Trainer) -> Iterator[None]:
     """Show iteration, loss and every gate of a run on standard error while the body runs; quiet without a terminal.
 
     For runs on a CPU: it looks at the run's history, which on a GPU would make the host wait.
@@ -25,19 +26,19 @@ def gate_screen(what: str, job: Run) -> Iterator[None]:
     if not screen.is_terminal:
         yield
         return
-    with Live(console=screen, transient=True, refresh_per_second=4, get_renderable=lambda: gate_lines(what, job)):
+    with Live(console=screen, transient=True, refresh_per_second=4, get_renderable=lambda: gate_lines(what, trainer)):
         yield
 
 
-def gate_lines(what: str, job: Run) -> Text:
+def gate_lines(what: str, trainer: Trainer) -> Text:
     """Return the picture of a run as it stands: a bar for an open gate, a word for a closed one."""
-    done, total = job.done, job.config.iterations
+    done, total = trainer.done, trainer.settings.schedule.iterations
     if done == 0:
         return Text(f"{what}: first iteration of {total}")
-    row = dict(zip(job.step.columns, job.step.history[done - 1].tolist(), strict=True))
-    loss = job.step.method.names[0]
+    row = trainer.step.row(done)
+    loss = trainer.step.method.names[0]
     lines = [f"{what}: iteration {done} of {total}, {loss} loss {row[loss]:.3f}"]
-    lines += gate_bars({site: row[f"D.{site}"] for site in job.step.gates}, full=_FULL)
+    lines += gate_bars({site: row[f"D.{site}"] for site in trainer.step.gates}, full=_FULL_STRENGTH)
     return Text("\n".join(lines))
 
 
@@ -46,6 +47,6 @@ def gate_bars(gates: Mapping[str, float], *, full: float) -> list[str]:
     lines = []
     for site, strength in gates.items():
         share = min(strength / full, 1) if isfinite(strength) else 1
-        bar = "closed" if strength == 0 else "#" * max(1, round(_LENGTH * share))
+        bar = "closed" if strength == 0 else "#" * max(1, round(_CHARACTERS * share))
         lines.append(f"  {site:<6} D {strength:6.4f}  {bar}")
     return lines

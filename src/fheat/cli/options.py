@@ -14,12 +14,15 @@ from fheat.cli.main import UsageError
 VerbOptions = TypeVar("VerbOptions")
 
 
-def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str]) -> VerbOptions:
-    """Return the options given on the command line; `--help` prints and exits, a mistake raises `UsageError`."""
+def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none: bool = False) -> VerbOptions:
+    """Return the options given on the command line; `--help` prints and exits, a mistake raises `UsageError`.
+
+    With `none`, options that may be None take the word None.
+    """
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            config = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+            config = (tyro.conf.FlagCreatePairsOff, *(() if none else (tyro.conf.DisallowNone,)))
             return tyro.cli(_without_empty_defaults(kind), args=list(arguments), prog=f"fheat {verb}", config=config)
     except SystemExit as stop:
         if stop.code in (0, None):

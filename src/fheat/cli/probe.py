@@ -2,41 +2,34 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import tyro
-from torch import Tensor, nn
 
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.data.case import Dataset, checked_classes
 from fheat.data.layouts import open_dataset
-from fheat.gates.probe import Others, Probe, probe
+from fheat.gates.probe import Others, Probe
 from fheat.inference.predictor import usable_device
-from fheat.methods.base import Batch
-from fheat.methods.supervised import Supervised
-from fheat.models.card import Card
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of
+from fheat.studies.probe_scans import BATCH, METHOD, ProbePlan, checked_classes, draw_crops, probe_crops
 from fheat.system.errors import BadInput
 from fheat.system.files import check_file, write_file
 from fheat.system.machine import memory_for
 from fheat.system.progress import progress_bar
-from fheat.training.batches import labelled_batches
 from fheat.training.runs import Saved, open_saved
-from fheat.training.scans import load_scans
-from fheat.training.settings import TrainConfig, checked
 
 
 @dataclass(frozen=True)
 class ProbeOptions:
     """Measure, for each gate of a model, the pairing P = -dL/dtau at tau = 0 of the supervised loss on random crops of
-    labelled training scans: P > 0 says that opening the gate lowers the loss. Beside it come the slope at the strength
-    that training left, and what the gate leaves of the gradient. The model is not changed.
+    labelled training scans: P > 0 says that opening the gate lowers the loss. Beside it come the gradient at the
+    strength that training left, and what the gate leaves of the gradient. The model is not changed.
 
     Example: fheat probe la-4 --data scans
 
@@ -52,8 +45,6 @@ class ProbeOptions:
     """Batches of two crops to average over."""
     labelled: int | None = None
     """Use the first so many labelled training scans; by default as many as the run, for a run folder, else all."""
-    method: Literal["supervised"] = "supervised"
-    """Whose loss: cross-entropy and Dice."""
     others: Others = "closed"
     """closed: all gates are closed to measure P; trained: an open gate is closed alone, the others as training left
     them."""
@@ -85,15 +76,22 @@ def run(arguments: Sequence[str]) -> None:
         raise BadInput(options.model, "has no gates to probe", "give a network with gates, see fheat models")
     data, labelled = _trained_on(options, saved)
     dataset = open_dataset(data)
-    _check(spec, saved.card, dataset, options)
-    config = _config(options, data, labelled, spec, saved.card)
-    batches = _batches(dataset, config, saved.card, spec, options.batches, device)
-    found = _probe(saved.model.float().to(device).train(), batches, config, options, device)
-    result = json.dumps(_facts(options, config, saved.part, device, found), indent=1)
+    classes = checked_classes(options.model, spec, saved.card, dataset)
+    plan = _plan(options, labelled, spec)
+    with progress_bar("reading") as show:
+        crops = draw_crops(dataset, classes, saved.card, spec, plan, device, show)
+    model = saved.model.float().to(device).train()
+    what = f"an iteration with patch_size {plan.patch_size}"
+    with progress_bar("probing") as show, memory_for(what, data, device, "use a smaller --patch-size"):
+        try:
+            probed = probe_crops(model, crops, classes, plan, show)
+        except ValueError as error:
+            raise BadInput(options.model, str(error), "probe a model with gates on data it was made for") from None
+    result = json.dumps(_facts(options, plan, data, saved.part, device, probed), indent=1)
     if options.out is not None:
         write_file(options.out, (result + "\n").encode())
     head = "" if saved.part is None else f"{saved.name}: the network in {saved.part}\n"
-    print(result if options.json else f"{head}{found}\n\n{_sentences(found)}")
+    print(result if options.json else f"{head}{probed}\n\n{_sentences(probed)}")
 
 
 def _device(name: str | None) -> torch.device:
@@ -103,102 +101,52 @@ def _device(name: str | None) -> torch.device:
         raise UsageError(str(error)) from None
 
 
-def _check(spec: NetworkSpec, card: Card, dataset: Dataset, options: ProbeOptions) -> None:
-    """Raise `BadInput` where the loss of this model on this dataset has no meaning."""
-    classes = checked_classes(dataset)
-    if len(classes) != spec.out_channels:
-        reason = f"has {len(classes)} classes ({', '.join(classes)}), {options.model} has {spec.out_channels}"
-        raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
-    if card.regions:
-        raise BadInput(
-            options.model, "has nested regions, the supervised loss has classes", "use fheat.probe in Python"
-        )
-    if card.intensity is not None and (card.intensity.kind == "window" or card.intensity.nonzero):
-        kind = "window" if card.intensity.kind == "window" else "zscore of non-zero voxels"
-        raise BadInput(options.model, f"takes intensities by {kind}, training does not", "use fheat.probe in Python")
-
-
 def _trained_on(options: ProbeOptions, saved: Saved) -> tuple[str, int | None]:
     """Return the dataset and how many of its labels to use: what is given, else what the run had."""
     data = None if options.data is None else str(options.data)
     if saved.record is not None:
-        trained = saved.record.config
-        return data or trained.data, trained.labelled if options.labelled is None else options.labelled
+        trained = saved.record.settings.data
+        return data or trained.folder, trained.labelled if options.labelled is None else options.labelled
     if data is None:
         raise UsageError("--data is missing: give the dataset with labelled scans")
     return data, options.labelled
 
 
-def _config(options: ProbeOptions, data: str, labelled: int | None, spec: NetworkSpec, card: Card) -> TrainConfig:
-    """Return the settings of a run that would draw these crops, intensities and spacing as the model expects them."""
-    settings: dict[str, Any] = {
-        "data": data,
-        "method": options.method,
-        "labelled": labelled,
-        "patch_size": options.patch_size or spec.patch_size,
-        "spacing": card.spacing,
-        "seed": options.seed,
-    }
-    if card.intensity is not None:
-        settings["intensity"] = card.intensity.kind
-    try:
-        return checked(settings, "options")
-    except BadInput as error:  # all of them are options of this verb, or were checked with the model
-        raise UsageError(error.reason) from None
-
-
-def _batches(
-    dataset: Dataset, config: TrainConfig, card: Card, spec: NetworkSpec, count: int, device: torch.device
-) -> list[Batch]:
-    only_training = replace(dataset, cases=dataset.split("train"))
-    with progress_bar("reading") as show:
-        scans = load_scans(only_training, config, show, orientation=card.orientation)
-    if scans.channels != spec.in_channels:
-        reason = f"has scans with {scans.channels} channels, the model takes {spec.in_channels}"
-        raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")
-    return labelled_batches(scans, config, count, device)
-
-
-def _probe(
-    model: nn.Module, batches: Sequence[Batch], config: TrainConfig, options: ProbeOptions, device: torch.device
-) -> Probe:
-    method = Supervised(labelled=config.batch)
-
-    def loss(network: Any, batch: Batch) -> Tensor:
-        return method.losses(network, batch)[method.names[0]]
-
-    torch.manual_seed(config.seed)
-    what = f"a step with patch_size {config.patch_size}"
-    with progress_bar("probing") as show, memory_for(what, config.data, device, "use a smaller --patch-size"):
-        try:
-            return probe(model, loss, *batches, others=options.others, progress=show)
-        except ValueError as error:
-            raise BadInput(options.model, str(error), "probe a model with gates on data it was made for") from None
+def _plan(options: ProbeOptions, labelled: int | None, spec: NetworkSpec) -> ProbePlan:
+    """Return what to measure, or raise `UsageError` where an option is out of range."""
+    if labelled is not None and labelled < 1:
+        raise UsageError(f"--labelled takes 1 or more, not {labelled}")
+    if not 0 <= options.seed < 2**63:
+        raise UsageError(f"--seed takes a whole number from 0 to 2^63 - 1, not {options.seed}")
+    if options.patch_size is not None and min(options.patch_size) < 1:
+        raise UsageError(f"--patch-size takes three lengths of 1 or more, not {options.patch_size}")
+    x, y, z = options.patch_size or spec.patch_size
+    return ProbePlan((x, y, z), options.batches, labelled, options.others, options.seed)
 
 
 def _facts(
-    options: ProbeOptions, config: TrainConfig, part: str | None, device: torch.device, found: Probe
+    options: ProbeOptions, plan: ProbePlan, data: str, part: str | None, device: torch.device, probed: Probe
 ) -> dict[str, Any]:
     return {
         "model": options.model,
         "part": part,
-        "data": config.data,
-        "method": config.method,
-        "labelled": config.labelled,
-        "patch_size": config.patch_size,
-        "batches": options.batches,
-        "batch": config.batch,
-        "others": options.others,
-        "seed": config.seed,
+        "data": data,
+        "method": METHOD,
+        "labelled": plan.labelled,
+        "patch_size": plan.patch_size,
+        "batches": plan.batches,
+        "batch": BATCH,
+        "others": plan.others,
+        "seed": plan.seed,
         "device": str(device),
         "versions": {"fheat": __version__, "torch": torch.__version__},
-        "agreement": found.agreement,
-        "gates": found.to_json(),
+        "agreement": probed.agreement,
+        "gates": probed.to_json(),
     }
 
 
-def _sentences(found: Probe) -> str:
-    signs = [row.agrees for row in found if row.agrees is not None]
+def _sentences(probed: Probe) -> str:
+    signs = [row.agrees for row in probed if row.agrees is not None]
     said = f"P > 0 predicts an open gate, P < 0 a closed one: {sum(signs)} of {len(signs)} sites are as predicted."
-    unclear = [row.site for row in found if row.error is not None and abs(row.pairing) <= 2 * row.error]
+    unclear = [row.site for row in probed if row.error is not None and abs(row.pairing) <= 2 * row.error]
     return said + (f"\nWithin two standard errors of zero: {', '.join(unclear)}." if unclear else "")

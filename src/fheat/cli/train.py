@@ -2,16 +2,15 @@
 
 import io
 import json
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -20,131 +19,97 @@ from rich.text import Text
 
 from fheat.cli.gate_screen import gate_bars
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import parse
+from fheat.cli.settings import checked_settings, config_values, parse_settings
 from fheat.inference.predictor import usable_device
+from fheat.system import processes
 from fheat.system.errors import BadInput
-from fheat.system.processes import Group
 from fheat.system.progress import progress_bar
-from fheat.training.loop import Look, Run, Stopped
-from fheat.training.parallel import join, leave
+from fheat.training.observers import Look
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import TrainConfig, checked, read_config
+from fheat.training.settings import TrainSettings
+from fheat.training.train import FinishedRun, begin, finish
+from fheat.training.trainer import Stopped, Trainer
 
-A_WHILE = 60.0
-"""Seconds between two lines of a run without a terminal."""
+SECONDS_BETWEEN_LINES = 60.0
+"""Time between two lines of a run without a terminal."""
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a network on a dataset, with few labels (cse) or with all of them (supervised). The run folder gets
-    config.toml, log.jsonl, checkpoints, the model folders best and final, and report.html. Interrupted in whatever way,
-    the run goes on with --resume as if nothing had happened.
+    """Train a network on a dataset, with few labels or with all of them. The run folder gets config.toml, log.jsonl,
+    checkpoints, the model folders best and final, and report.html. Interrupted in whatever way, the run goes on with
+    --resume as if nothing had happened. Every setting is an option, and a line of the TOML file for --config.
 
     Example: fheat train scans --method cse --labelled 4 --out run
+
+    Example: fheat train scans --network.mixer gelu --optimiser.clip none --out run
 
     Example: fheat train --resume --out run
 
     Example: torchrun --nproc-per-node 2 -m fheat train scans --labelled 4 --out run
     """
 
-    data: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = None
+    dataset: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = None
     """Dataset folder; see fheat data check."""
     out: Path = Path("run")
     """Run folder."""
-    config: Path | None = None
-    """TOML file with settings; what is given here as well wins."""
-    resume: bool = False
+    config: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """TOML file with settings; what is given as an option as well wins."""
+    resume: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Go on with the run in --out; it knows its settings."""
-    method: Literal["cse", "supervised"] | None = None
-    """cse: labelled and unlabelled scans; supervised: labelled ones only. Default cse."""
-    labelled: int | None = None
-    """Use the labels of the first so many training scans; by default of all."""
-    network: str | None = None
-    """Default fheat_seg; see fheat models."""
-    patch_size: tuple[int, int, int] | None = None
-    """Voxels of a crop. Default 112 112 80."""
-    batch: int | None = None
-    """Labelled scans per step, and as many unlabelled ones. Default 2."""
-    iterations: int | None = None
-    """Default 16000."""
-    warm_up: int | None = None
-    """Iterations in which the rate rises. Default 500."""
-    rate: float | None = None
-    """Learning rate. Default 0.01."""
-    box: Literal["unlabelled", "labelled"] | None = None
-    """What the box of CSE holds. Default unlabelled."""
-    ramp: int | None = None
-    """Iterations over which the unsupervised terms of CSE gain their weight; for short runs. Default 0."""
-    seed: int | None = None
-    """Of weights, crops and everything else. Default 0."""
-    validate_every: int | None = None
-    """Default 1000 iterations."""
-    checkpoint_every: int | None = None
-    """Default 500 iterations."""
-    intensity: Literal["none", "zscore"] | None = None
-    """none for scans that are normalised already. Default zscore."""
-    resident: Literal["auto", "yes", "no"] | None = None
-    """Keep all scans on the GPU (yes) or stream crops from host memory (no). Default auto: no where they do not fit."""
-    probe_at: tuple[int, ...] | None = None
-    """Iterations after which to measure which way the loss pulls each gate; 0 is before the first."""
-    noise_at: int | None = None
-    """Iteration after which every closed gate is opened at random, to see what becomes of it."""
-    spike_at: int | None = None
-    """Iteration after which the rate is ten times as large, for 100 iterations."""
-    tensorboard: bool = False
-    """Write RUN/tensorboard too; needs fheat[tensorboard]."""
-    device: str | None = None
-    """cpu or cuda; a GPU where there is one."""
-    json: bool = False
+    device: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """Device to train on, cpu or cuda; a GPU where there is one."""
+    json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Print the outcome as JSON."""
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb, as one process or as one of those that torchrun has started."""
-    group = join()
-    try:
-        _run(arguments, group)
-    except (BadInput, UsageError, OSError, MemoryError):
-        if group.rank > 0:
-            sys.stderr = io.StringIO()  # all processes have failed alike, and the first one says it
-        raise
-    finally:
-        leave()
+    with processes.joined() as group:
+        try:
+            _run(arguments, group)
+        except (BadInput, UsageError, OSError, MemoryError):
+            if group.rank > 0:
+                sys.stderr = io.StringIO()  # all processes have failed alike, and the first one says it
+            raise
 
 
-def _run(arguments: Sequence[str], group: Group) -> None:
+def _run(arguments: Sequence[str], group: processes.Group) -> None:
     received: list[int] = []
-    jobs: list[Run] = []
+    trainers: list[Trainer] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         # A launcher passes on what the terminal has sent already, and ends the others when one process has failed.
-        if group.size == 1 and (received or not jobs):
+        if group.size == 1 and (received or not trainers):
             raise KeyboardInterrupt(EXIT[signal.Signals(number)])  # asked twice, or with nothing to save: do not wait
         received.append(number)
-        for job in jobs:
-            job.stop(number)
+        for trainer in trainers:
+            trainer.stop(number)
 
     with _handling(stop):
-        options = group.together(lambda: parse(Train, "train", arguments))
-        config = group.together(lambda: _config(options))
+        options, settings = group.together(lambda: _settings(arguments))
         group.lead(lambda: _check_device(options.device))
+        screen = _Screen(settings)
+        folder = RunFolder(options.out)
         with progress_bar("reading", quiet=group.rank > 0) as show:
-            job = Run(config, options.out, resume=options.resume, device=options.device, reading=show, group=group)
-        jobs.append(job)
+            trainer = begin(
+                settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show
+            )
+        trainers.append(trainer)
         for number in received:
-            job.stop(number)
+            trainer.stop(number)
         try:
-            _train(job)
+            with screen.shown(quiet=group.rank > 0):
+                finished = finish(trainer, folder)
         except Stopped as stopped:
             if group.rank == 0:
                 again = f"{program()} train --resume --out {options.out}"
-                print(
-                    f"fheat: stopped and saved at iteration {stopped.iteration}; go on with '{again}'", file=sys.stderr
-                )
+                reached = f"stopped and saved at iteration {stopped.iteration}"
+                print(f"fheat: {reached}; go on with '{again}'", file=sys.stderr)
             raise SystemExit(EXIT[signal.Signals(stopped.reason)]) from None
     if group.rank == 0:
-        _report(options, job)
+        _report(options, finished)
 
 
 @contextmanager
@@ -157,48 +122,25 @@ def _handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report(options: Train, job: Run) -> None:
-    from fheat.report.write import write_report  # matplotlib, of no use until the run is over
-
-    with progress_bar("writing the report") as show:
-        report = write_report(options.out, progress=show)
-    outcome = {
-        "run": str(options.out),
-        "report": str(report),
-        "iterations": job.config.iterations,
-        "validation_dice": job.best,
-        "skipped": int(job.step.optimiser.skipped),
-        "gates": {site: gate.strength.item() for site, gate in job.step.gates.items()},
-    }
-    if options.json:
-        print(json.dumps(outcome, indent=1))
-        return
-    best = "" if job.best is None else f", best validation Dice {job.best:.4f}"
-    skipped = f", {outcome['skipped']} updates skipped" if outcome["skipped"] else ""
-    print(f"{job.config.iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
-    print(f"  {program()} allocation {options.out / 'final'}")
-    print(f"  {program()} predict {options.out / ('final' if job.best is None else 'best')} SCANS masks")
-
-
-def _config(options: Train) -> TrainConfig:
-    names = {field.name for field in fields(options)} & set(TrainConfig.model_fields)
-    values = ((name, getattr(options, name)) for name in names)
-    given: dict[str, Any] = {name: value for name, value in values if value is not None and value is not False}
-    if "data" in given:
-        given["data"] = str(options.data)
-    if options.resume:
-        if given or options.config is not None:
-            raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(given) or 'config'}")
-        return RunFolder(options.out).config()
-    if options.config is not None:
-        return read_config(options.config, given)
-    if options.data is None:
+def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
+    """Return the options of the verb, and the settings: of the run that is resumed, else of file and options."""
+    first, given = parse_settings(Train, "train", arguments, {})
+    if first.resume:
+        said = [*(f"--{section}.{name}" for section, values in given.items() for name in values)]
+        said += ["--config"] if first.config is not None else []
+        said += ["DATA"] if first.dataset is not None else []
+        if said:
+            raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said).replace('_', '-')}")
+        return first, RunFolder(first.out).settings()
+    known: dict[str, Any] = {}
+    if first.config is not None:
+        known = config_values(first.config)
+        first, given = parse_settings(Train, "train", arguments, known)
+    if first.dataset is not None:
+        given.setdefault("data", {})["folder"] = str(first.dataset)
+    elif not known.get("data", {}).get("folder"):
         raise UsageError("DATA is missing: give the dataset folder, or --resume")
-    try:
-        return checked(given, "options")
-    except BadInput as error:
-        option = re.sub(r"^field (\w+)", lambda name: f"--{name[1].replace('_', '-')}", error.reason)
-        raise UsageError(option) from None
+    return first, checked_settings(known, given)
 
 
 def _check_device(name: str | None) -> None:
@@ -210,41 +152,71 @@ def _check_device(name: str | None) -> None:
         raise UsageError(str(error)) from None
 
 
-def _train(job: Run) -> None:
-    screen = Console(stderr=True)
-    if job.group.rank > 0:
-        job.train()
+def _report(options: Any, finished: FinishedRun) -> None:
+    from fheat.report.write import write_report  # matplotlib, of no use until the run is over
+
+    with progress_bar("writing the report") as show:
+        report = write_report(options.out, progress=show)
+    iterations = finished.settings.schedule.iterations
+    if options.json:
+        outcome = {
+            "run": str(options.out),
+            "report": str(report),
+            "iterations": iterations,
+            "validation_dice": finished.best,
+            "skipped": finished.skipped,
+            "gates": finished.strengths,
+        }
+        print(json.dumps(outcome, indent=1))
         return
-    if job.config.warm_up >= job.config.iterations:
-        reached = f"the rate rises over {job.config.warm_up} iterations and the run has {job.config.iterations}"
-        print(f"fheat: note: {reached}: give a smaller --warm-up", file=sys.stderr)
-    if not screen.is_terminal:
-        job.watch = _Lines()
-        job.train()
-        return
-    with Live(console=screen, transient=True, refresh_per_second=4) as live:
-        job.watch = lambda look: live.update(_picture(look))
-        job.train()
+    best = "" if finished.best is None else f", best validation Dice {finished.best:.4f}"
+    skipped = f", {finished.skipped} updates skipped" if finished.skipped else ""
+    print(f"{iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
+    print(f"  {program()} allocation {options.out / 'final'}")
+    print(f"  {program()} predict {options.out / ('final' if finished.best is None else 'best')} SCANS masks")
 
 
-class _Lines:
-    """Where there is no terminal: one line a minute says where the run stands."""
+class _Screen:
+    """Shows where a run stands: live on a terminal, else a line a minute."""
 
-    def __init__(self) -> None:
-        self.last = time.monotonic()
+    def __init__(self, settings: TrainSettings) -> None:
+        self._schedule = settings.schedule
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._last = time.monotonic()
 
-    def __call__(self, look: Look) -> None:
-        if time.monotonic() - self.last >= A_WHILE:
-            self.last = time.monotonic()
-            print(_standing(look), file=sys.stderr, flush=True)
+    @contextmanager
+    def shown(self, *, quiet: bool) -> Iterator[None]:
+        """Show what `show` is given while the body runs; nothing with `quiet`."""
+        if quiet:
+            yield
+            return
+        if self._schedule.warm_up >= self._schedule.iterations:
+            rises = f"the learning rate rises over {self._schedule.warm_up} iterations"
+            reached = f"{rises} and the run has {self._schedule.iterations}"
+            print(f"fheat: note: {reached}: give a smaller --warm-up", file=sys.stderr)
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, transient=True, refresh_per_second=4) as self._live:
+            yield
+
+    def show(self, look: Look) -> None:
+        """Take the state of the run."""
+        if self._live is not None:
+            self._live.update(picture(look))
+        elif not self._console.is_terminal and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            print(standing(look), file=sys.stderr, flush=True)
 
 
-def _picture(look: Look) -> Text:
-    """Show where the run stands, and how far each gate is open."""
-    return Text("\n".join([_standing(look), *gate_bars(look.gates, full=1.0)]))
+def picture(look: Look) -> Text:
+    """Return where the run stands, and a bar for how far each gate is open."""
+    return Text("\n".join([standing(look), *gate_bars(look.gates, full=1.0)]))
 
 
-def _standing(look: Look) -> str:
+def standing(look: Look) -> str:
+    """Return where the run stands in one line."""
     losses = "  ".join(f"{name} {value:.3f}" for name, value in look.losses.items())
     best = "" if look.best is None else f"  best Dice {look.best:.4f}"
     return f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"

@@ -1,62 +1,159 @@
-"""Augmentations as batched tensor code: drawn and applied on the device of the images, without asking the host.
+"""CSE (Contextual Synergic Enhancement): one network, consistency of two views, and mixing guided by its attention.
 
-Shapes: images (B, C, X, Y, Z). Every function draws from the device's default generator, for the whole batch of a
-group of processes, and uses the rows of this one.
+Paper: Light-UNETR with CSE, the protocol the FHEAT-Seg paper keeps unchanged; source CUHK-AIM-Group/Light-UNETR (MIT),
+from its facts. Deliberate differences: no blank volumes in the strong pass (there is no batch norm for them to
+disturb); one pass over the weak view, without gradients, where the code makes two; one pass over everything that is
+learned from; thresholds, boxes and components as tensor code. `box` chooses between the two conventions for what lies
+inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
+
+Every random number is drawn on the device of the images from its default generator, for the batch of all processes
+together, of which each process uses its rows.
 """
 
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from fheat.methods.base import Batch, Method
+from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.losses import mixture_loss, supervised_terms
-from fheat.methods.teacher import sigmoid_ramp
+from fheat.methods.teacher import ramp_factor
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
-from fheat.system.processes import ALONE, Group
+from fheat.system import processes
+from fheat.system.settings import Count, Short
+
+BLOCK = 16
+"""Number of voxels along each side of a block; a block has one threshold."""
+FIRST_THRESHOLD = 0.8
+THRESHOLD_DECAY = 0.99
+"""Share of its old value that a threshold keeps in each iteration."""
 
 
-def gamma(
-    images: Tensor, low: Tensor, high: Tensor, exponents: tuple[float, float] = (0.7, 1.5), *, group: Group = ALONE
-) -> Tensor:
-    """((x - low) / (high - low))^g with one g per sample, uniform between the exponents.
+class CSESettings(MethodSettings):
+    """Settings of CSE: labelled and unlabelled scans, one network."""
 
-    `low` and `high`, (B, C), are the extremes of the whole scan, so crops of it are treated alike. The result stays in
-    [0, 1]; it is not mapped back. An exponent of one only rescales.
+    name: str = "cse"
+    box: Annotated[Literal["unlabelled", "labelled"], Short("box")] = "unlabelled"
+    """Content of the replaced box: unlabelled as in the paper's text, labelled as in the released code."""
+    ramp: Annotated[Count, Short("ramp")] = 0
+    """Number of iterations over which the unsupervised terms gain their weight. It helps short runs, in which a network
+    that knows nothing yet would mostly learn from itself; the protocol has 0."""
+    consistency: NonNegativeFloat = 1.0
+    """Weight of the consistency between the two views."""
+    mix: NonNegativeFloat = 4.0
+    """Weight of the loss on mixed crops."""
+
+
+class CSE(Method):
+    """L = supervised + consistency of a strong view with the weak one + loss on labelled and unlabelled crops mixed.
+
+    For exclusive classes. It remembers one confidence threshold per crop of the batch and block of 16^3 voxels, which
+    starts at 0.8 and follows the confidence of the network.
     """
+
+    title = "contextual synergic enhancement, the protocol of the FHEAT-Seg paper"
+    Settings = CSESettings
+    needs = Needs(unlabelled=True, attention=True)
+    names: ClassVar = ("total", "supervised", "consistency", "mix", "accepted")
+    per_slot: ClassVar = ("threshold",)
+    passes = (3, 1)
+    threshold: Tensor
+    steps: Tensor
+
+    def __init__(self, settings: CSESettings, task: Task) -> None:
+        super().__init__(settings, task)
+        self.options = settings
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        grid = [length // BLOCK for length in task.patch_size]
+        self.register_buffer("threshold", torch.full((task.batch, 1, *grid), FIRST_THRESHOLD))
+
+    @classmethod
+    def check(cls, settings: MethodSettings, task: Task) -> None:
+        """Raise `ValueError` where crops do not divide into blocks."""
+        if any(length % BLOCK for length in task.patch_size):
+            raise ValueError(f"data.patch_size: method cse needs multiples of {BLOCK}, not {task.patch_size}")
+
+    def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
+        """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
+        weak = batch.unlabelled
+        with torch.no_grad():
+            strong = noise(gamma(weak, batch.low, batch.high))
+            seen = model.forward_features(weak)
+            view = read_weak(seen.logits, self.threshold)
+            self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
+            box = draw_box(seen.attention, weak.shape[2:]) > 0
+            mask = box if self.options.box == "labelled" else ~box
+            mixture = torch.where(mask, batch.images, weak)
+        logits = model(torch.cat([batch.images, soft_mask(strong), mixture]))
+        labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, mask)
+        supervised = sum(supervised_terms(labelled))
+        voxels = view.label.numel()
+        consistency = unlabelled.entropy.sum() / voxels  # rejected voxels stay in the denominator
+        mix = mixture_loss(mixed)
+        unsupervised = self.options.consistency * consistency + self.options.mix * mix
+        if self.options.ramp:
+            unsupervised = ramp_factor(self.steps, self.options.ramp) * unsupervised
+        self.steps += 1
+        total = supervised + unsupervised
+        return {
+            "total": total,
+            "supervised": torch.as_tensor(supervised),
+            "consistency": consistency,
+            "mix": mix,
+            "accepted": unlabelled.voxels.sum() / voxels,
+        }
+
+    def _sums(self, logits: Tensor, labels: Tensor, view: "WeakView", mask: Tensor) -> tuple[VoxelSums, ...]:
+        """Return the sums of the labelled crops, of the strong view against the labels of the weak one where these are
+        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 pseudo-labels.
+        """
+        known = labels.to(torch.uint8)
+        targets = known, view.label, torch.where(mask, known, pseudo_labels(view))
+        rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
+        regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
+        sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
+        return sums.split([len(target) for target in targets])
+
+
+def gamma(images: Tensor, low: Tensor, high: Tensor, exponents: tuple[float, float] = (0.7, 1.5)) -> Tensor:
+    """Return ((x - low) / (high - low))^g with one g per crop, uniform between the exponents.
+
+    Shapes: images (B, C, X, Y, Z); `low` and `high`, (B, C), are the extremes of the whole scan, so that all crops of
+    it are treated alike. The result stays in [0, 1]; it is not mapped back. An exponent of one only rescales.
+    """
+    group = processes.current()
     power = torch.empty(group.size * len(images), 1, 1, 1, 1, device=images.device).uniform_(*exponents)
     low, high = (bound.view(*bound.shape, 1, 1, 1) for bound in (low, high))
     return ((images - low) / (high - low + 1e-7)).clamp(min=0).pow(group.rows(power))
 
 
-def noise(images: Tensor, largest: float = 0.1, probability: float = 0.5, *, group: Group = ALONE) -> Tensor:
-    """Add white noise to each sample with the given probability, its deviation uniform up to `largest`."""
+def noise(images: Tensor, largest: float = 0.1, probability: float = 0.5) -> Tensor:
+    """Add white noise to each crop with the given probability, its deviation uniform up to `largest`."""
+    group = processes.current()
     count, channels, *grid = images.shape
     shape = (group.size * count, 1, 1, 1, 1)
-    amount = torch.rand(shape, device=images.device) * largest
-    amount = torch.where(torch.rand(shape, device=images.device) < probability, amount, 0.0)
+    deviation = torch.rand(shape, device=images.device) * largest
+    deviation = torch.where(torch.rand(shape, device=images.device) < probability, deviation, 0.0)
     # Crops lie in memory channel by channel, and that is the order of the draws.
-    white = torch.empty(channels, len(amount), *grid, dtype=images.dtype, device=images.device).transpose(0, 1)
-    return images + group.rows(amount) * group.rows(white.normal_())
+    white = torch.empty(channels, len(deviation), *grid, dtype=images.dtype, device=images.device).transpose(0, 1)
+    return images + group.rows(deviation) * group.rows(white.normal_())
 
 
-def soft_mask(images: Tensor, block: int = 16, keep: float = 0.5, *, group: Group = ALONE) -> Tensor:
-    """Multiply each sample by a random block pattern, interpolated trilinearly, so that most voxels are dimmed.
+def soft_mask(images: Tensor, block: int = 16, keep: float = 0.5) -> Tensor:
+    """Multiply each crop by a random block pattern, interpolated trilinearly, so that most voxels are dimmed.
 
-    Blocks of `block` voxels are kept with probability `keep` before the interpolation.
+    Blocks of `block` voxels are kept with probability `keep` before the interpolation; keeping all changes nothing.
     """
+    group = processes.current()
     grid = [round(length / block) for length in images.shape[2:]]
     kept = group.rows(torch.rand(group.size * len(images), 1, *grid, device=images.device) > 1 - keep)
     return images * F.interpolate(kept.to(images.dtype), size=images.shape[2:], mode="trilinear", align_corners=False)
-
-
-BLOCK = 16
-"""Voxels along each side of a block, which has one threshold."""
 
 
 class WeakView(NamedTuple):
@@ -104,96 +201,6 @@ def spread(blocks: Tensor) -> Tensor:
     return blocks
 
 
-FIRST_THRESHOLD = 0.8
-KEEP = 0.99
-Inside = Literal["unlabelled", "labelled"]
-
-
-class CSE(Method):
-    """Supervised + consistency + attention-guided replacement, for exclusive classes.
-
-    Args:
-        patch_size: of the crops; each axis a multiple of 16.
-        scans: labelled and as many unlabelled scans per step; they are mixed in pairs.
-        box: what the box holds, `unlabelled` content (the paper's text) or `labelled` (the released code).
-        consistency, mix: weights of the two unsupervised terms.
-        ramp: steps over which these weights rise, see `sigmoid_ramp`; 0, the protocol, has them in full at once. For
-            short runs, in which a network that knows nothing yet would learn from itself most of the time.
-        group: the processes that share a batch, its sums and its box.
-
-    Remembers one confidence threshold per batch slot and 16-voxel block, starting at 0.8.
-    """
-
-    names: ClassVar = ("total", "supervised", "consistency", "mix", "accepted")
-    per_slot: ClassVar = ("threshold",)
-    threshold: Tensor
-    steps: Tensor
-
-    def __init__(
-        self,
-        *,
-        patch_size: tuple[int, int, int],
-        scans: int = 2,
-        box: Inside = "unlabelled",
-        consistency: float = 1.0,
-        mix: float = 4.0,
-        ramp: int = 0,
-        group: Group = ALONE,
-    ) -> None:
-        super().__init__()
-        if any(length % BLOCK for length in patch_size):
-            raise ValueError(f"patch_size={patch_size} does not divide into blocks of {BLOCK}: use multiples of it")
-        if box not in ("unlabelled", "labelled"):
-            raise ValueError(f"box={box!r} is unknown: use 'unlabelled' or 'labelled'")
-        self.labelled = self.unlabelled = scans
-        self.box = box
-        self.group = group
-        self.weights = consistency, mix
-        self.ramp = ramp
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        grid = [length // BLOCK for length in patch_size]
-        self.register_buffer("threshold", torch.full((scans, 1, *grid), FIRST_THRESHOLD))
-
-    def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
-        """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
-        with torch.no_grad():
-            seen = model.forward_features(batch.weak)
-            view = read_weak(seen.logits, self.threshold)
-            self.threshold.copy_(KEEP * self.threshold + (1 - KEEP) * view.confidence)
-            box = draw_box(seen.attention, batch.weak.shape[2:], self.group) > 0
-            mask = box if self.box == "labelled" else ~box
-            mixture = torch.where(mask, batch.images, batch.weak)
-        logits = model(torch.cat([batch.images, soft_mask(batch.strong, group=self.group), mixture]))
-        labelled, strong, mixed = self._sums(logits, batch.labels, view, mask)
-        supervised = sum(supervised_terms(labelled, self.group))
-        voxels = view.label.numel()
-        consistency = strong.entropy.sum() / voxels  # rejected voxels stay in the denominator
-        mix = mixture_loss(mixed)
-        unsupervised = self.weights[0] * consistency + self.weights[1] * mix
-        if self.ramp:
-            unsupervised = sigmoid_ramp(self.steps, self.ramp) * unsupervised
-        self.steps += 1
-        total = supervised + unsupervised
-        return {
-            "total": total,
-            "supervised": torch.as_tensor(supervised),
-            "consistency": consistency,
-            "mix": mix,
-            "accepted": strong.voxels.sum() / voxels,
-        }
-
-    def _sums(self, logits: Tensor, labels: Tensor, view: WeakView, mask: Tensor) -> tuple[VoxelSums, ...]:
-        """Return the sums of the labelled scans, of the strong view against the labels of the weak one where these are
-        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 pseudo-labels.
-        """
-        known = labels.to(torch.uint8)
-        targets = known, view.label, torch.where(mask, known, pseudo_labels(view))
-        rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
-        regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
-        sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
-        return sums.split([len(target) for target in targets])
-
-
 def pseudo_labels(view: WeakView) -> Tensor:
     """Return the largest component of what is foreground with at least one half, (B, X, Y, Z) uint8, as classes.
 
@@ -202,14 +209,14 @@ def pseudo_labels(view: WeakView) -> Tensor:
     return torch.where(largest_component(view.inside), view.foreground, 0)
 
 
-def draw_box(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tensor:
+def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     """Draw one of 27 boxes, more likely where attention is high, and return it as a mask (X, Y, Z) of ones and zeros.
 
     Boxes measure two thirds of the patch and start at 0, 1 and 2 strides of half the rest. Scores are the attention in
-    each box over the whole batch of the group, brought to [0, 1]; their softmax is the chance. Equal scores make a
+    each box over the batch of all processes, brought to [0, 1]; their softmax is the chance. Equal scores make a
     uniform draw.
     """
-    chance = box_scores(attention, patch, group).flatten().softmax(dim=0)
+    chance = box_scores(attention, patch).flatten().softmax(dim=0)
     choice = (chance / torch.empty_like(chance).exponential_()).argmax()
     mask = attention.new_ones((), dtype=torch.float32)
     for place, length in zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True):
@@ -219,7 +226,7 @@ def draw_box(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tens
     return mask
 
 
-def box_scores(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Tensor:
+def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
     """Return the attention inside each box, (3, 3, 3), between 0 for the least and 1 for the most; 0 where all agree.
 
     Attention, (B, 1, x, y, z), is thought of as interpolated to the patch, corners aligned. Interpolating and adding up
@@ -228,7 +235,7 @@ def box_scores(attention: Tensor, patch: torch.Size, group: Group = ALONE) -> Te
     scores = attention.float().sum(dim=(0, 1))
     for axis, length in enumerate(patch):
         scores = torch.tensordot(scores, _box_weights(length, attention.shape[axis + 2], attention.device), ([0], [1]))
-    scores = group.sum(scores)
+    scores = processes.current().sum(scores)
     low, high = scores.min(), scores.max()
     return torch.where(high > low, (scores - low) / (high - low).clamp(min=1e-30), 0.0)
 

@@ -1,4 +1,4 @@
-"""Supervised training: cross-entropy and Dice on labelled crops."""
+"""Supervised training: cross-entropy and Dice on labelled crops, for exclusive classes or nested regions."""
 
 from functools import reduce
 from typing import ClassVar
@@ -7,54 +7,52 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fheat.methods.base import Batch, Method
+from fheat.methods.base import Batch, Method, MethodSettings, Regions
 from fheat.methods.losses import squared_dice_loss, supervised_loss
 from fheat.networks.base import SegmentationNetwork
-from fheat.system.processes import ALONE, Group
+
+
+class SupervisedSettings(MethodSettings):
+    """Settings of supervised training: cross-entropy and Dice on labelled crops."""
+
+    name: str = "supervised"
 
 
 class Supervised(Method):
-    """CE + Dice of the labelled scans, weak view only (random crop).
+    """CE + Dice of labelled crops, without augmentation.
 
-    Args:
-        labelled: scans per step.
-        regions: for each output channel the label values inside it, where channels are nested regions (whole tumour,
-            tumour core, enhancing tumour) instead of exclusive classes; then sigmoid and binary cross-entropy.
-        group: the processes that share a batch.
+    Where the task has regions (whole tumour, tumour core, enhancing tumour), each output channel is one of them, and
+    the loss is binary cross-entropy and Dice of its sigmoid.
 
-    Difference from the released code: its batch of the fully supervised run is 1; here as many as asked for.
+    Difference from the released code: its batch of the fully supervised run is 1; here it is the batch of the run.
     """
 
+    title = "cross-entropy and Dice on labelled scans only"
+    Settings = SupervisedSettings
     names: ClassVar = ("total", "ce", "dice")
-    unlabelled = 0
-
-    def __init__(self, *, labelled: int = 2, regions: tuple[tuple[int, ...], ...] = (), group: Group = ALONE) -> None:
-        super().__init__()
-        self.labelled = labelled
-        self.regions = regions
-        self.group = group
+    takes_regions = True
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, `ce` and `dice`."""
         logits = model(batch.images)
-        if self.regions:
-            ce, dice = region_loss(logits.float(), region_targets(batch.labels, self.regions), self.group)
+        if self.task.regions:
+            ce, dice = region_loss(logits.float(), region_targets(batch.labels, self.task.regions))
         else:
-            ce, dice = supervised_loss(logits, batch.labels, self.group)
+            ce, dice = supervised_loss(logits, batch.labels)
         return {"total": ce + dice, "ce": ce, "dice": dice}
 
 
-def region_loss(logits: Tensor, target: Tensor, group: Group = ALONE) -> tuple[Tensor, Tensor]:
-    """Binary cross-entropy, mean over voxels and channels, and squared Dice loss of regions that may overlap.
+def region_loss(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return binary cross-entropy, mean over voxels and channels, and squared Dice loss of regions that may overlap.
 
     Shapes: logits and target (B, R, X, Y, Z).
     """
     p, axes = logits.sigmoid(), (0, 2, 3, 4)
     overlap, total = (p * target).sum(dim=axes), (p.square() + target.square()).sum(dim=axes)
-    return F.binary_cross_entropy_with_logits(logits, target), squared_dice_loss(overlap, total, group=group)
+    return F.binary_cross_entropy_with_logits(logits, target), squared_dice_loss(overlap, total)
 
 
-def region_targets(labels: Tensor, regions: tuple[tuple[int, ...], ...]) -> Tensor:
+def region_targets(labels: Tensor, regions: Regions) -> Tensor:
     """Return (B, R, X, Y, Z) float32: one where the label is among the region's values."""
     inside = [reduce(torch.logical_or, (labels == value for value in values)) for values in regions]
     return torch.stack(inside, dim=1).float()

@@ -67,7 +67,7 @@ _KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
 def summary(record: RunHistory, saving: tuple[str, float] | None = None, idle: Sequence[str] = ()) -> str:
     """Return the outcome in a sentence; `saving` is the name of a saved network and the part of its multiply-adds that
     retiring its closed gates takes, `idle` the gates that have nothing to mix."""
-    parts = [_gates_in_words(record, idle)] if record.sites else [f"{record.config.network} has no gates"]
+    parts = [_gates_in_words(record, idle)] if record.sites else [f"{record.settings.network.name} has no gates"]
     if saving is not None and record.sites:
         whose = "the closed ones" if saving[0] == "final" else f"those closed in {saving[0]}"
         parts.append(f"retiring {whose} saves {saving[1]:.1%} of the multiply-adds")
@@ -83,7 +83,7 @@ def summary(record: RunHistory, saving: tuple[str, float] | None = None, idle: S
 def allocation_section(record: RunHistory, gates: Allocation, where: str) -> Section:
     """Return what became of every gate, survivors first in words, then gate by gate; `where` it was read."""
     if not gates:
-        return Section("Allocation", paragraph(f"{record.config.network} has no gates."))
+        return Section("Allocation", paragraph(f"{record.settings.network.name} has no gates."))
     words = f"{len(gates) - len(gates.open)} of {len(gates)} gates are closed"
     words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
     head = ("site", "state", "closed at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
@@ -120,7 +120,7 @@ def _gates_in_words(record: RunHistory, idle: Sequence[str]) -> str:
     if len(survivors) == count:  # nothing to tell apart yet
         return words
     kept = [
-        f"{_KNOWN_AS.get((record.config.network, site), site)} kept D = {record.steps[-1][f'D.{site}']:.4f}"
+        f"{_KNOWN_AS.get((record.settings.network.name, site), site)} kept D = {record.steps[-1][f'D.{site}']:.4f}"
         for site in survivors
         if site not in idle
     ]

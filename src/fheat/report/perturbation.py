@@ -6,7 +6,7 @@ from math import isfinite, nan
 from fheat.figures.page import Section, paragraph, table
 from fheat.figures.plots import Mark
 from fheat.training.runs import RunHistory
-from fheat.training.settings import TrainConfig
+from fheat.training.settings import ResearchSettings
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class After:
         return f"closed at {self.closed_at:,}" if self.closed_at is not None else "was open, is open"
 
 
-def marks_of(config: TrainConfig) -> list[Mark]:
+def marks_of(research: ResearchSettings) -> list[Mark]:
     """Return the marks of the disturbances of a run, in order, each at the last iteration before it: closed gates
     opened at random, a rate multiplied for some iterations."""
-    marks = [] if config.noise_at is None else [(config.noise_at, f"noise {config.noise:g}")]
-    if config.spike_at is not None:
-        marks.append((config.spike_at, f"rate x {config.spike:g} for {config.spike_for:,}"))
+    marks = [] if research.noise_at is None else [(research.noise_at, f"noise {research.noise:g}")]
+    if research.spike_at is not None:
+        marks.append((research.spike_at, f"rate x {research.spike:g} for {research.spike_for:,}"))
     return sorted(marks)
 
 

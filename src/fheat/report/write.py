@@ -26,6 +26,7 @@ from fheat.studies.inside.record import Analysis
 from fheat.system.errors import BadInput
 from fheat.system.files import check_file, check_folder, write_file
 from fheat.system.progress import Progress, silent
+from fheat.training.checkpoints import flattened
 from fheat.training.runs import RunHistory, Saved, network_of, open_saved, read_history
 
 TITLE = "Inside the network"
@@ -36,7 +37,7 @@ def inside_section(run: Path, progress: Progress = silent) -> Section:
     try:
         saved = open_saved(str(run))
         assert saved.record is not None
-        dataset = open_dataset(saved.record.config.data)
+        dataset = open_dataset(saved.record.settings.data.folder)
         cases = dataset.split("validation")
         if not cases:
             return Section(TITLE, paragraph("Left out: the dataset has no validation scans."))
@@ -83,7 +84,7 @@ def write_report(
     record = read_history(Path(run_folder))
     target = Path(out) if out is not None else record.folder / NAME
     check_file(target)
-    marks, saved = marks_of(record.config), network_of(record, str(record.folder))
+    marks, saved = marks_of(record.settings.research), network_of(record, str(record.folder))
     gates = allocation(saved.model) if saved is not None else _logged_gates(record)
     where = f"the log at iteration {record.iterations[-1]:,}"
     if saved is not None:
@@ -100,7 +101,7 @@ def write_report(
         _settings(record),
     ]
     saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
-    title = f"{record.config.network}, {record.config.method}, seed {record.config.seed}"
+    title = f"{record.settings.network.name}, {record.settings.method.name}, seed {record.settings.schedule.seed}"
     content = page(title, _lead(record), sections, summary(record, saving, gates.idle))
     write_file(target, content.encode())
     if figures is not None:
@@ -109,19 +110,19 @@ def write_report(
 
 
 def _lead(record: RunHistory) -> str:
-    config = record.config
+    data, iterations = record.settings.data, record.settings.schedule.iterations
     state = "finished" if record.finished else "not finished: still going, or stopped"
-    if record.done >= config.iterations and not record.finished:
+    if record.done >= iterations and not record.finished:
         state = "done; its final network is not in this folder"
-    words = f"Iteration {record.done:,} of {config.iterations:,}, {state}. Trained on {config.data}"
-    words += "" if config.labelled is None else f" with {config.labelled} labels"
+    words = f"Iteration {record.done:,} of {iterations:,}, {state}. Trained on {data.folder}"
+    words += "" if data.labelled is None else f" with {data.labelled} labels"
     if record.speeds:
         words += f", {list(record.speeds.values())[-1]:.1f} iterations per second"
     return f"{words}."
 
 
 def _no_network(record: RunHistory) -> str:
-    if record.done >= record.config.iterations:
+    if record.done >= record.settings.schedule.iterations:
         return "Needs the network, which is not in the run folder."
     return "The run has not saved a network yet."
 
@@ -187,7 +188,7 @@ def _slices(record: RunHistory, saved: Saved | None, scans: int, progress: Progr
     if saved is None:
         return Section(title, paragraph(_no_network(record)))
     try:
-        cases = open_dataset(record.config.data).split("validation")[:scans]
+        cases = open_dataset(record.settings.data.folder).split("validation")[:scans]
         predictor = Predictor(saved.model)
         figures = []
         for done, case in enumerate(cases, start=1):
@@ -204,7 +205,7 @@ def _slices(record: RunHistory, saved: Saved | None, scans: int, progress: Progr
 
 
 def _settings(record: RunHistory) -> Section:
-    settings = [(name, str(value)) for name, value in record.config.model_dump(mode="json").items()]
+    settings = [(name, str(value)) for name, value in flattened(record.settings).items()]
     versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in _LIBRARIES]
     words = paragraph("Versions are those this page was written with.")

@@ -4,15 +4,22 @@ A batch of the group is that of its processes one after the other: rank r has ro
 same random numbers for the whole batch and keep their rows, so n processes with b scans each do what one does with n b.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fheat.system.errors import BadInput
+
 Result = TypeVar("Result")
+_LONGEST_WAIT = timedelta(hours=2)
+"""Time for which a process waits for another one, for instance while the first one validates."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,63 @@ class Group:
 
 
 ALONE = Group()
+_current = ALONE
+
+
+def current() -> Group:
+    """Return this process's place among those that train together; `ALONE` unless `joined` or `acting_as` says else."""
+    return _current
+
+
+@contextmanager
+def acting_as(group: Group) -> Iterator[Group]:
+    """Within the block, `current` is this group."""
+    global _current
+    before, _current = _current, group
+    try:
+        yield group
+    finally:
+        _current = before
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """Within the block, this process is one of those that `torchrun` has started, or alone without it.
+
+    `torchrun` sets RANK, WORLD_SIZE and LOCAL_RANK. A scheduler that has set WORLD_SIZE but no RANK starts a process
+    that is alone.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    if size == 1:
+        with acting_as(ALONE) as group:
+            yield group
+        return
+    # A captured iteration holds collectives, which no watchdog may query meanwhile.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_LONGEST_WAIT)
+    try:
+        with acting_as(Group(dist.get_rank(), size)) as group:
+            yield group
+    finally:
+        dist.destroy_process_group()
+
+
+def own_device(name: str | None) -> torch.device:
+    """Return the device of this process, by default a GPU of its own where there are any, or raise `BadInput`."""
+    device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type != "cuda":
+        return device
+    if current().size == 1:
+        if device.index is None:  # which `set_device` does not take
+            return torch.device("cuda", torch.cuda.current_device())
+        torch.cuda.set_device(device)  # streams, graphs and kernels start on the current one
+        return device
+    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= count:
+        raise BadInput(str(device), f"has {count} GPUs for more processes", "start one per GPU, or pass --device cpu")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
 
 
 class _Sum(torch.autograd.Function):

@@ -1,16 +1,40 @@
-"""Which scans each iteration sees, drawn once for a whole run."""
+"""Batches of a run: which scans each iteration sees and where crops of them lie, drawn once for the whole run."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fheat.data.store import Size, VolumeStore
-from fheat.data.stream import HostStore, place
+from fheat.data.stream import HostStore
 from fheat.methods.base import Batch
-from fheat.methods.cse import gamma, noise
-from fheat.system.machine import memory_for
-from fheat.system.processes import ALONE, Group
-from fheat.training.scans import Scans
-from fheat.training.settings import TrainConfig
+from fheat.system import processes
+
+
+class Draws(NamedTuple):
+    """What was drawn for the batches of all processes together, labelled crops and unlabelled ones.
+
+    orders: each (iterations, crops), which scans come; places: each (iterations, crops, 3), uniform in [0, 1), where in
+    them the crops lie.
+    """
+
+    orders: tuple[Tensor, Tensor]
+    places: tuple[Tensor, Tensor]
+
+
+def draw(scans: tuple[int, int], crops: tuple[int, int], iterations: int, seed: int) -> Draws:
+    """Draw the crops of a run from so many (labelled, unlabelled) scans; unlabelled scans follow the labelled ones.
+
+    `crops` is the number of labelled and unlabelled crops per iteration and process.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labelled, unlabelled = (processes.current().size * count for count in crops)
+    orders = (
+        draw_order(scans[0], labelled, iterations, generator),
+        scans[0] + draw_order(scans[1], unlabelled, iterations, generator),
+    )
+    places = draw_places(labelled, iterations, generator), draw_places(unlabelled, iterations, generator)
+    return Draws(orders, places)
 
 
 def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generator) -> Tensor:
@@ -31,21 +55,12 @@ def draw_places(batch: int, iterations: int, generator: torch.Generator) -> Tens
 
 
 class Batches:
-    """Which scans come (`orders`: labelled and unlabelled, each (iterations, scans)) and where crops of them lie
-    (`places`: each (iterations, scans, 3)), for the whole batch of the group; this process crops its rows."""
+    """The batches of a run, cropped from a store; this process crops its rows of what was drawn for all."""
 
-    def __init__(
-        self,
-        store: VolumeStore | HostStore,
-        orders: tuple[Tensor, Tensor],
-        places: tuple[Tensor, Tensor],
-        patch: Size,
-        group: Group = ALONE,
-    ) -> None:
-        self.store, self.group = store, group
-        cases, where = (
-            [group.rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in (orders, places)
-        )
+    def __init__(self, store: VolumeStore | HostStore, draws: Draws, patch: Size) -> None:
+        self.store, self.patch = store, patch
+        rows = processes.current().rows
+        cases, where = ([rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in draws)
         self._crops = [store.crops(*drawn, patch) for drawn in zip(cases, where, strict=True) if drawn[0].shape[1]]
         self._unlabelled = cases[1].to(store.low.device)
 
@@ -58,32 +73,20 @@ class Batches:
             crops.load(iteration)
 
     def __call__(self, iteration: Tensor) -> Batch:
-        """Return the batch of the iteration that was loaded; the strong view draws from the device's generator."""
+        """Return the batch of the iteration that was loaded."""
         images, labels = self._crops[0](iteration)
         if self._unlabelled.shape[1] == 0:
-            return Batch(images, labels, images[:0], images[:0])
-        weak, _ = self._crops[1](iteration)
-        unlabelled = self._unlabelled.index_select(0, iteration[None])[0]
-        bright = gamma(weak, self.store.low[unlabelled], self.store.high[unlabelled], group=self.group)
-        return Batch(images, labels, weak, noise(bright, group=self.group))
+            nothing = self.store.low[:0]
+            return Batch(images, labels, images[:0], nothing, nothing)
+        unlabelled, _ = self._crops[1](iteration)
+        cases = self._unlabelled.index_select(0, iteration[None])[0]
+        return Batch(images, labels, unlabelled, self.store.low[cases], self.store.high[cases])
 
     def all(self) -> list[Batch]:
         """Return every batch, from the first on; for few of them, and once."""
-        found = []
+        batches = []
         for iteration in torch.arange(len(self), device=self._unlabelled.device):
             self.load(iteration)
-            found.append(Batch(*(part.clone() for part in self(iteration))))  # a stream writes the next crops over them
-        return found
-
-
-def labelled_batches(scans: Scans, config: TrainConfig, count: int, device: torch.device) -> list[Batch]:
-    """Return `count` batches of random crops of the labelled scans, on a device, drawn with the seed of the settings.
-
-    Every scan comes once before any comes again. There is nothing unlabelled in them.
-    """
-    with memory_for(f"a set of {len(scans.volumes)} scans", config.data, device, "use fewer labelled scans"):
-        store = place(scans.volumes, device, config.resident)
-    generator = torch.Generator().manual_seed(config.seed)
-    orders = draw_order(scans.labelled, config.batch, count, generator), draw_order(0, 0, count, generator)
-    places = draw_places(config.batch, count, generator), draw_places(0, count, generator)
-    return Batches(store, orders, places, config.patch_size).all()
+            # A stream writes the next crops over these.
+            batches.append(Batch(*(part.clone() for part in self(iteration))))
+        return batches

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
@@ -23,8 +22,8 @@ from torch import Tensor
 from fheat.system.errors import BadInput
 from fheat.system.files import write_folder
 from fheat.training.run_folder import RunFolder
-from fheat.training.settings import TrainConfig
-from fheat.training.step import Step
+from fheat.training.settings import TrainSettings
+from fheat.training.settings_sources import stored_settings
 
 KEPT = 2
 STATE, MANIFEST = "state.safetensors", "manifest.json"
@@ -86,78 +85,50 @@ def _read(folder: Path) -> Checkpoint | None:
         return None
 
 
-def state_of(step: Step) -> dict[str, Tensor]:
-    """Return copies of everything the next iteration depends on, and of what was logged so far.
-
-    Weights and buffers of network and method, moments of the optimiser, iteration, skipped updates, history, and the
-    states of the random generators of host and device. All processes of a group call this and get the same: what each
-    remembers of its own scans is gathered, everything else is alike in all.
-    """
-    state = {f"model.{name}": value for name, value in step.model.state_dict().items()}
-    for name, value in step.method.state_dict().items():
-        state[f"method.{name}"] = step.group.gather(value) if name in step.method.per_slot else value
-    for index, parameter in enumerate(step.optimiser.parameters):
-        moments = step.optimiser.adamw.state[parameter]
-        state |= {f"optimiser.{index}.{name}": value for name, value in moments.items()}
-    state["iteration"] = step.iteration
-    state["skipped"] = step.optimiser.skipped
-    state["history"] = step.history[: int(step.iteration)]
-    state["generator.cpu"] = torch.get_rng_state()
-    if step.iteration.is_cuda:
-        state["generator.cuda"] = torch.cuda.get_rng_state(step.iteration.device)
-    return {name: value.detach().cpu().clone() for name, value in state.items()}
-
-
-def restore(step: Step, state: dict[str, Tensor]) -> None:
-    """Put a step into a state, in place, before its first iteration."""
-    step.model.load_state_dict(_part(state, "model."))
-    remembered = _part(state, "method.")
-    own = {name: step.group.rows(value) for name, value in remembered.items() if name in step.method.per_slot}
-    step.method.load_state_dict(remembered | own)
-    device = step.iteration.device
-    for index, parameter in enumerate(step.optimiser.parameters):
-        moments = _part(state, f"optimiser.{index}.")
-        if moments:
-            # The step count of a fused update lies on the device of the parameter.
-            step.optimiser.adamw.state[parameter] = {name: value.to(device) for name, value in moments.items()}
-    step.iteration.copy_(state["iteration"])
-    step.optimiser.skipped.copy_(state["skipped"])
-    step.history[: len(state["history"])] = state["history"].to(device)
-    torch.set_rng_state(state["generator.cpu"])
-    if step.iteration.is_cuda and "generator.cuda" in state:
-        torch.cuda.set_rng_state(state["generator.cuda"], device)
-
-
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
 MAY_CHANGE = frozenset(
-    {"data", "resident", "validate_every", "checkpoint_every", "stride", "probe_at", "probe_batches"}
+    {
+        "data.folder",
+        "data.resident",
+        "output.checkpoint_every",
+        "output.tensorboard",
+        "research.probe_at",
+        "research.probe_batches",
+        "validation.every",
+        "validation.stride",
+    }
 )
-"""What does not decide how the weights go on: where the scans lie, and when to look."""
+"""Settings that do not decide how the weights go on: where the scans lie, and when to look."""
 
 
-def check_same_run(folder: RunFolder, config: TrainConfig, scans: dict[str, Any], found: Checkpoint | None) -> None:
+def check_same_run(
+    folder: RunFolder, settings: TrainSettings, scans: dict[str, Any], checkpoint: Checkpoint | None
+) -> None:
     """Raise `BadInput` where settings or scans are not those the run began with, as its folder and checkpoint tell.
 
     `scans` is the set as the checkpoint's fact `set` has it: lists of names, or numbers, by what they are. Checkpoints
     of older versions have no such fact and go on.
     """
-    known = [folder.config().model_dump(mode="json")]
-    if found is not None and "settings" in found.facts:
-        known.append(found.facts["settings"])
-    default = TrainConfig(data="").model_dump(mode="json")  # a setting that was not there yet had no effect
-    for settings in known:
-        if changed := _changed(default | settings, config.model_dump(mode="json")):
-            raise BadInput(
-                folder.path, f"was begun with {changed}", "resume with the same settings, or begin a new run"
-            )
-    before = found.facts.get("set", scans) if found is not None else scans
+    known = [folder.settings()]
+    if checkpoint is not None and "settings" in checkpoint.facts:
+        known.append(stored_settings(checkpoint.facts["settings"], folder.checkpoints))
+    for before in known:
+        if changed := _changed(flattened(before), flattened(settings)):
+            remedy = "resume with the same settings, or begin a new run"
+            raise BadInput(folder.path, f"was begun with {changed}", remedy)
+    earlier = checkpoint.facts.get("set", scans) if checkpoint is not None else scans
     for what, now in scans.items():
-        if before.get(what, now) != now:
-            remedy = f"restore the dataset {config.data}, or begin a new run"
-            raise BadInput(folder.path, f"was begun with other {what} ({_difference(before[what], now)})", remedy)
+        if earlier.get(what, now) != now:
+            remedy = f"restore the dataset {settings.data.folder}, or begin a new run"
+            raise BadInput(folder.path, f"was begun with other {what} ({_difference(earlier[what], now)})", remedy)
+
+
+def flattened(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings by dotted name."""
+    return {
+        f"{section}.{name}": value
+        for section, values in settings.model_dump(mode="json").items()
+        for name, value in values.items()
+    }
 
 
 def _difference(before: Any, now: Any) -> str:

@@ -1,7 +1,10 @@
-"""The learning rate over the iterations: linear warm-up, then half a cosine to zero."""
+"""The learning rate over the iterations, and AdamW with factors for gates and rational coefficients.
+
+The update skips gradients that are not finite, and all of it is tensor code, so that a captured graph can hold it.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -9,10 +12,11 @@ from torch import Tensor, nn
 
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
+from fheat.training.settings import OptimiserSettings
 
 
 class Spike(NamedTuple):
-    """From iteration `at` on, counted from 0, the rate is `factor` times what it would be, for `length` iterations."""
+    """From iteration `at` on, counted from 0, the learning rate is `factor` times as large for `length` iterations."""
 
     at: int
     length: int
@@ -22,60 +26,50 @@ class Spike(NamedTuple):
 NO_SPIKE = Spike(0, 0, 1.0)
 
 
-def rate_factor(iteration: Tensor, *, iterations: int, warm_up: int, spike: Spike = NO_SPIKE) -> Tensor:
-    """Return what the base rate is multiplied with in an iteration, counted from 0, as a tensor on its device.
+class Schedule(NamedTuple):
+    """The course of the learning rate: linear warm-up, then half a cosine to zero, perhaps with a spike."""
 
-    (n + 1) / warm_up in the warm-up, then (1 + cos(pi (n - warm_up) / (iterations - warm_up))) / 2; times the spike.
-    """
-    n = iteration.double()
-    rising = (n + 1) / max(warm_up, 1)
-    falling = (1 + torch.cos(math.pi * (n - warm_up) / max(iterations - warm_up, 1))) / 2
-    factor = torch.where(n < warm_up, rising, falling.clamp(min=0))
-    spiked = (n >= spike.at) & (n < spike.at + spike.length)
-    return torch.where(spiked, spike.factor * factor, factor).float()
+    iterations: int
+    warm_up: int = 0
+    spike: Spike = NO_SPIKE
 
+    def factor(self, iteration: Tensor) -> Tensor:
+        """Return the factor of the learning rate in an iteration, counted from 0, as a tensor on its device.
 
-def released_rate(iteration: int, *, base: float = 0.01, iterations: int = 15_000, warm_up: int = 500) -> float:
-    """Return the rate of the released CSE code, which is written after each step: 0.01, 2e-5, 4e-5, ...
-
-    Its first step therefore takes the full rate; kept as a record, the loop uses `rate_factor`.
-    """
-    if iteration == 0:
-        return base
-    if iteration < warm_up:
-        return base * iteration / warm_up
-    return base * (1 + math.cos(math.pi * (iteration - warm_up) / (iterations - warm_up))) / 2
+        (n + 1) / warm_up in the warm-up, then (1 + cos(pi (n - warm_up) / (iterations - warm_up))) / 2; times the
+        spike.
+        """
+        n = iteration.double()
+        rising = (n + 1) / max(self.warm_up, 1)
+        falling = (1 + torch.cos(math.pi * (n - self.warm_up) / max(self.iterations - self.warm_up, 1))) / 2
+        factor = torch.where(n < self.warm_up, rising, falling.clamp(min=0))
+        spiked = (n >= self.spike.at) & (n < self.spike.at + self.spike.length)
+        return torch.where(spiked, self.spike.factor * factor, factor).float()
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Learning rate and what it is multiplied with for some parameters."""
+class AdamW:
+    """AdamW whose learning rate, clipping and skipping are tensors.
 
-    base: float = 0.01
-    theta: float = 1.0
-    delta: float = 1.0
-    rational: float = 0.05
-
-
-class Optimiser:
-    """AdamW whose rate, clipping and skipping are tensors, so that a captured graph can hold the whole update.
-
-    A step whose gradient has a norm that is not finite changes nothing but `skipped`, which counts it. Gradients
-    longer than `clip` are scaled to that length.
+    An update whose gradient has a norm that is not finite changes nothing but `skipped`, which counts it. Gradients
+    longer than `settings.clip` are scaled to that length. `also` are parameters beside those of the network.
     """
 
-    def __init__(self, model: nn.Module, rates: Rates, *, weight_decay: float, clip: float) -> None:
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def __init__(self, model: nn.Module, settings: OptimiserSettings, also: Iterable[nn.Parameter] = ()) -> None:
+        self.parameters = [parameter for parameter in (*model.parameters(), *also) if parameter.requires_grad]
         device = self.parameters[0].device
-        self.clip = clip
+        self.clip = math.inf if settings.clip is None else settings.clip
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        by_rate = parameters_by_rate(model, rates)
-        self._rates = list(by_rate)
-        groups = [{"params": some, "lr": torch.zeros((), device=device)} for some in by_rate.values()]
-        self.adamw = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True, capturable=device.type == "cuda")
+        groups = parameters_by_rate(model, settings, also)
+        self._rates = list(groups)
+        self.adamw = torch.optim.AdamW(
+            [{"params": some, "lr": torch.zeros((), device=device)} for some in groups.values()],
+            weight_decay=settings.weight_decay,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
 
     def step(self, factor: Tensor) -> Tensor:
-        """Update the parameters with their gradients, rates times `factor`; return the norm of the gradient."""
+        """Update the parameters, learning rates times `factor`; return the norm of the gradient."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         for group, rate in zip(self.adamw.param_groups, self._rates, strict=True):
@@ -92,19 +86,40 @@ class Optimiser:
         """Forget the gradients."""
         self.adamw.zero_grad(set_to_none=True)
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the moments of every parameter, by its place among the parameters."""
+        return {
+            f"{index}.{name}": value
+            for index, parameter in enumerate(self.parameters)
+            for name, value in self.adamw.state[parameter].items()
+        }
 
-def parameters_by_rate(model: nn.Module, rates: Rates) -> dict[float, list[nn.Parameter]]:
-    """Return the learned parameters by the rate they start from."""
-    special: dict[int, float] = {}
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state` returned."""
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            index, _, moment = name.partition(".")
+            # The step count of a fused update lies on the device of the parameter.
+            moments.setdefault(int(index), {})[moment] = value.to(self.skipped.device)
+        for place, values in moments.items():
+            self.adamw.state[self.parameters[place]] = values
+
+
+def parameters_by_rate(
+    model: nn.Module, settings: OptimiserSettings, also: Iterable[nn.Parameter] = ()
+) -> dict[float, list[nn.Parameter]]:
+    """Return the trained parameters by their learning rate after the warm-up."""
+    factors: dict[int, float] = {}
     for module in model.modules():
         if isinstance(module, FractionalHeat):
-            for parameter, factor in ((module.theta, rates.theta), (module.delta, rates.delta)):
+            for parameter, factor in ((module.theta, settings.theta), (module.delta, settings.delta)):
                 if parameter is not None:
-                    special[id(parameter)] = factor
+                    factors[id(parameter)] = factor
         elif isinstance(module, Rational):
-            special |= {id(parameter): rates.rational for parameter in module.parameters()}
+            factors |= {id(parameter): settings.rational for parameter in module.parameters()}
     groups: dict[float, list[nn.Parameter]] = {}
-    for parameter in model.parameters():
+    for parameter in (*model.parameters(), *also):
         if parameter.requires_grad:
-            groups.setdefault(special.get(id(parameter), 1.0) * rates.base, []).append(parameter)
+            rate = factors.get(id(parameter), 1.0) * settings.learning_rate
+            groups.setdefault(rate, []).append(parameter)
     return groups

@@ -12,7 +12,7 @@ from fheat.models.card import Card
 from fheat.models.folder import MANIFEST, load
 from fheat.system.errors import BadInput
 from fheat.training.run_folder import CONFIG, LOG, RunFolder
-from fheat.training.settings import TrainConfig
+from fheat.training.settings import TrainSettings
 
 _NO_LOSS = ("iteration", "norm", "rate", "per_second")
 _NESTED = ("cases", "probe")
@@ -46,7 +46,7 @@ class RunHistory:
     site, by iteration, in order, 0 for before the first step."""
 
     folder: Path
-    config: TrainConfig
+    settings: TrainSettings
     steps: list[dict[str, float]]
     validations: list[Validation]
     speeds: dict[int, float]
@@ -65,7 +65,7 @@ class RunHistory:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return self.done >= self.config.iterations and (self.folder / "final").is_dir()
+        return self.done >= self.settings.schedule.iterations and (self.folder / "final").is_dir()
 
     @cached_property
     def losses(self) -> list[str]:
@@ -104,7 +104,7 @@ def read_history(folder: Path) -> RunHistory:
     """
     if not folder.is_dir():
         raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
-    config = RunFolder(folder).config()
+    settings = RunFolder(folder).settings()
     path = folder / LOG
     try:
         lines = path.read_text().split("\n")[:-1]
@@ -116,7 +116,7 @@ def read_history(folder: Path) -> RunHistory:
     validations, speeds = [], {}
     probes: dict[int, dict[str, ProbeAt]] = {}
     for number, text in enumerate(lines, start=1):
-        line = _parsed(text, path, number, config.iterations)
+        line = _parsed(text, path, number, settings.schedule.iterations)
         if "probe" in line:
             probes[line["iteration"]] = line["probe"]
         elif "validation" in line:
@@ -135,7 +135,7 @@ def read_history(folder: Path) -> RunHistory:
         if unknown := [site for site in found if f"D.{site}" not in steps[0]]:
             reason = f"the probe at iteration {iteration} has a gate that no iteration has, {min(unknown)}"
             raise BadInput(path, reason, "restore it, or resume the run")
-    return RunHistory(folder, config, steps, validations, speeds, dict(sorted(probes.items())))
+    return RunHistory(folder, settings, steps, validations, speeds, dict(sorted(probes.items())))
 
 
 def _is_loss(name: str) -> bool:
@@ -211,7 +211,7 @@ def open_saved(name: str) -> Saved:
     record = read_history(folder)
     saved = network_of(record, name.rstrip("/"))
     if saved is None:
-        raise BadInput(folder, *_MISSING[record.done >= record.config.iterations])
+        raise BadInput(folder, *_MISSING[record.done >= record.settings.schedule.iterations])
     return saved
 
 

@@ -1,117 +1,139 @@
-"""The scans of a run in memory: normalised, on one grid convention, split into labelled, unlabelled and validation."""
+"""The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.data.case import Case, Dataset, Spacing, check_values, checked_classes
-from fheat.data.intensity import zscore
+from fheat.data.case import Case, Dataset, Spacing
+from fheat.data.classes import Classes
+from fheat.data.intensity import Moments
 from fheat.data.orientation import reorient
+from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
-from fheat.data.resample import resample
-from fheat.data.store import Packed, pack
+from fheat.data.store import Packed, Size, pack
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
-from fheat.training.settings import TrainConfig
 
 Role = Literal["labelled", "unlabelled", "validation"]
-Held = tuple[str, NDArray[np.float32], NDArray[np.uint8]]
-_ALIKE = 0.05
-_SCANNED = 0.5
-"""Share of a crop that must come from the scan; the rest may be padding."""
+SMALLEST_SHARE_OF_SCAN = 0.5
+"""Smallest share of a crop that must come from the scan; the rest may be padding."""
+
+
+class ValidationScan(NamedTuple):
+    """A scan that is held out: image (X, Y, Z[, C]) as the network sees it, and label (X, Y, Z)."""
+
+    name: str
+    image: NDArray[np.float32]
+    label: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Scans:
     """The scans of one run. Those to train on are packed one by one as they are read.
 
-    The first `labelled` of `volumes` are trained with their labels, the rest without. `validation` has names, images
-    (X, Y, Z[, C]) float32 and labels (X, Y, Z) uint8. `spacing` and `orientation` are what a model trained on them
-    expects.
+    The first `labelled` of `volumes` are trained with their labels, the rest without. `preprocessing` is what brought
+    them here, and what a model trained on them expects.
     """
 
     volumes: list[Packed]
     labelled: int
-    validation: list[Held]
+    validation: list[ValidationScan]
     names: list[str]
     channels: int
-    orientation: str
-    spacing: Spacing
+    preprocessing: Preprocessing
+
+    @property
+    def unlabelled(self) -> int:
+        """Number of scans that are trained without their labels."""
+        return len(self.names) - self.labelled
 
 
 def load_scans(
     dataset: Dataset,
-    config: TrainConfig,
-    progress: Progress = silent,
+    classes: Classes,
+    wanted: Preprocessing,
+    patch: Size,
     *,
-    orientation: str | None = None,
+    labelled: int | None = None,
+    unlabelled: bool = False,
+    progress: Progress = silent,
 ) -> Scans:
-    """Read and normalise the training and validation scans of a dataset, or raise `BadInput`.
+    """Read and prepare the training and validation scans of a dataset, or raise `BadInput`.
 
-    They are brought to an orientation such as `RAS`; by default to their own where they agree.
+    Args:
+        dataset: its splits train and validation.
+        classes: what labels may hold.
+        wanted: orientation and spacing where asked for; else the scans' own where they agree, RAS where their
+            orientations differ, and the median of their spacings.
+        patch: size of the crops that will be taken.
+        labelled: number of training scans whose labels are used, the first ones; all that have one if None.
+        unlabelled: whether the other training scans are used without their labels.
+        progress: called after each scan.
 
-    Most datasets have one grid convention, so each scan is made ready as stored when it is read; those that turn out
-    to need another orientation or spacing are read again.
+    Most datasets have one grid, so each scan is prepared as stored when it is read; those that turn out to need another
+    orientation or spacing are read again.
     """
-    roles = _roles(dataset, config)
-    classes = checked_classes(dataset)
+    roles = _roles(dataset, labelled, unlabelled)
     ready: list[_Ready] = []
     for case, role in roles:
-        ready.append(_read(case, role, ready[0].outline.orientation if ready else None, None, classes, config))
+        first = wanted.orientation or (ready[0].outline.orientation if ready else None)
+        as_stored = wanted.model_copy(update={"orientation": first, "spacing": None})
+        ready.append(_read(case, role, as_stored, classes, patch))
         progress(len(ready), len(roles))
-    orientation, spacing = _common_grid([scan.outline for scan in ready], orientation, config.spacing)
+    common = _common_grid([scan.outline for scan in ready], wanted)
+    read_with = wanted.orientation or ready[0].outline.orientation
     for index, (case, role) in enumerate(roles):
-        outline = reorient(ready[index].outline, orientation)
-        if orientation != ready[0].outline.orientation or not _alike(outline, spacing):
-            ready[index] = _read(case, role, orientation, spacing, classes, config)
+        outline = reorient(ready[index].outline, str(common.orientation))
+        if common.orientation != read_with or common.steps(outline.spacing) != NOT_RESAMPLED:
+            ready[index] = _read(case, role, common, classes, patch, ready[index].moments)
     channels = {scan.channels for scan in ready}
     if len(channels) > 1:
         raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
     training = [scan for scan in ready if scan.volume is not None]
-    _check_sizes(training, config)
+    _check_sizes(training, patch)
     return Scans(
         volumes=[scan.volume for scan in training if scan.volume is not None],
         labelled=sum(role == "labelled" for _, role in roles),
-        validation=[scan.held for scan in ready if scan.held is not None],
+        validation=[scan.held_out for scan in ready if scan.held_out is not None],
         names=[scan.case.id for scan in training],
         channels=channels.pop(),
-        orientation=orientation,
-        spacing=spacing,
+        preprocessing=common,
     )
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A scan made ready: packed if it is trained on, as arrays if it is held out."""
+    """A scan that is prepared: packed if it is trained on, as arrays if it is held out."""
 
     case: Case
     outline: Volume
     """The grid it is stored on, without its voxels."""
     shape: tuple[int, ...]
     channels: int
+    moments: tuple[Moments, ...]
     volume: Packed | None
-    held: Held | None
+    held_out: ValidationScan | None
 
 
-def _roles(dataset: Dataset, config: TrainConfig) -> list[tuple[Case, Role]]:
+def _roles(dataset: Dataset, labelled: int | None, unlabelled: bool) -> list[tuple[Case, Role]]:
     """Return which scan serves for what, labelled ones first, or raise `BadInput` where there are too few."""
     training, validation = dataset.split("train"), dataset.split("validation")
     _check_declared(dataset, training, validation)
     with_label = [case for case in training if case.label is not None]
     if not with_label:
         raise BadInput(dataset.root, "has no labelled training scan", "label at least one")
-    count = config.labelled or len(with_label)
+    count = labelled or len(with_label)
     if count > len(with_label):
         raise BadInput(dataset.root, f"has {len(with_label)} labelled training scans, not {count}", "ask for fewer")
     chosen = with_label[:count]
-    rest = [case for case in training if case not in chosen] if config.method != "supervised" else []
-    if config.method != "supervised" and not rest:
-        remedy = "set labelled to a smaller number, or method to supervised"
+    rest = [case for case in training if case not in chosen] if unlabelled else []
+    if unlabelled and not rest:
+        remedy = "set labelled to a smaller number, or use a method that needs labelled scans only"
         raise BadInput(dataset.root, "has no scan left to use without its label", remedy)
     return [
         *((case, "labelled") for case in chosen),
@@ -135,34 +157,45 @@ def _check_declared(dataset: Dataset, training: Sequence[Case], validation: Sequ
 def _read(
     case: Case,
     role: Role,
-    orientation: str | None,
-    spacing: Spacing | None,
-    classes: tuple[str, ...],
-    config: TrainConfig,
+    preprocessing: Preprocessing,
+    classes: Classes,
+    patch: Size,
+    moments: tuple[Moments, ...] | None = None,
 ) -> _Ready:
-    """Read one scan and bring it to an orientation and a spacing; its own where these are None."""
+    """Read one scan and prepare it; `moments` are those of its intensities where they are known already."""
     image = read_image(case)
     label = None if role == "unlabelled" else read_label(case, image)
     if label is not None and case.label is not None:
-        check_values(case.label, label.data, classes)
-    data, mask = _prepared(image, label, orientation or image.orientation, spacing, config)
-    held = (case.id, data, mask) if role == "validation" and mask is not None else None
+        classes.check(case.label, label.data)
+    scan = preprocessing.scan(image, moments)
+    data, mask = scan.whole(), None if label is None else preprocessing.label(label)
+    held_out = ValidationScan(case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,
         outline=Volume(np.broadcast_to(np.uint8(0), image.data.shape), image.affine),
         shape=data.shape[:3],
-        channels=1 if data.ndim == 3 else data.shape[3],
-        volume=None if held is not None else pack(data, mask, config.patch_size),
-        held=held,
+        channels=scan.channels,
+        moments=scan.moments,
+        volume=None if held_out is not None else pack(data, mask, patch),
+        held_out=held_out,
     )
 
 
-def _check_sizes(scans: Sequence[_Ready], config: TrainConfig) -> None:
+def _common_grid(outlines: Sequence[Volume], wanted: Preprocessing) -> Preprocessing:
+    """Return the preprocessing that brings all scans to one grid: what is wanted, else their own where they agree."""
+    orientations = {outline.orientation for outline in outlines}
+    orientation = wanted.orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
+    spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
+    x, y, z = (float(step) for step in np.median(spacings, axis=0))
+    spacing: Spacing = wanted.spacing or (x, y, z)
+    return wanted.model_copy(update={"orientation": orientation, "spacing": spacing})
+
+
+def _check_sizes(scans: Sequence[_Ready], patch: Size) -> None:
     """Raise `BadInput` where crops of a scan would be padding for the most part."""
-    patch = config.patch_size
     for scan in scans:
         inside = prod(min(length, size) / size for length, size in zip(scan.shape, patch, strict=True))
-        if inside < _SCANNED:
+        if inside < SMALLEST_SHARE_OF_SCAN:
             shape, crop = (" x ".join(map(str, sizes)) for sizes in (scan.shape, patch))
             fitting = (min(size, max(length // 16 * 16, 16)) for length, size in zip(scan.shape, patch, strict=True))
             raise BadInput(
@@ -170,38 +203,3 @@ def _check_sizes(scans: Sequence[_Ready], config: TrainConfig) -> None:
                 f"has {shape} voxels on the grid of the run, so {1 - inside:.0%} of a crop of {crop} would be padding",
                 f"use a patch_size such as {' '.join(map(str, fitting))}",
             )
-
-
-def _common_grid(outlines: Sequence[Volume], orientation: str | None, asked: Spacing | None) -> tuple[str, Spacing]:
-    """Return the orientation and spacing to bring all scans to: what is asked for, else their own where they agree."""
-    orientations = {outline.orientation for outline in outlines}
-    orientation = orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
-    spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
-    x, y, z = (float(step) for step in np.median(spacings, axis=0))
-    return orientation, asked or (x, y, z)
-
-
-def _alike(volume: Volume, spacing: Spacing) -> bool:
-    return np.allclose(volume.spacing, spacing, rtol=_ALIKE)
-
-
-def _prepared(
-    image: Volume, label: Volume | None, orientation: str, spacing: Spacing | None, config: TrainConfig
-) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-    image = reorient(image, orientation)
-    if config.intensity == "zscore":
-        image = Volume(_each_channel(image.data), image.affine)
-    keep = spacing is None or _alike(image, spacing)
-    image = image if keep or spacing is None else resample(image, spacing)
-    data = np.ascontiguousarray(image.data, dtype=np.float32)
-    if label is None:
-        return data, None
-    label = reorient(label, orientation)
-    label = label if keep or spacing is None else resample(label, spacing, labels=True)
-    return data, np.ascontiguousarray(label.data, dtype=np.uint8)
-
-
-def _each_channel(data: NDArray[Any]) -> NDArray[np.float32]:
-    if data.ndim == 3:
-        return zscore(data)
-    return np.stack([zscore(data[..., channel]) for channel in range(data.shape[3])], axis=-1)

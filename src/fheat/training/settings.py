@@ -1,140 +1,221 @@
-"""Everything that decides a training run, typed, and as TOML on disk."""
+"""Everything that decides a training run, in typed sections: the source of the TOML file, the options and their help.
 
-import difflib
-import json
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any, Literal
+    [data] folder = "scans", labelled = 4        [network] name = "fheat_seg", mixer = "gelu"
+    [method] name = DEFAULT_METHOD, box = "unlabelled"    [optimiser] learning_rate = 0.01   ...
+
+The sections `network` and `method` take, beside a name, the options of that network and the settings of that method.
+"""
+
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
+    SerializeAsAny,
+    field_validator,
     model_validator,
 )
 
-from fheat.methods.cse import BLOCK
-from fheat.system.errors import BadInput
+from fheat.data.preprocessing import Intensity
+from fheat.methods.base import MethodSettings, Regions, Task
+from fheat.methods.registry import DEFAULT_METHOD, method_class
+from fheat.networks.registry import list_models, model_options
+from fheat.system.settings import Count, Section, Short, Triple, nearest
 
-Count = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Triple = tuple[PositiveInt, PositiveInt, PositiveInt]
+Iterations = tuple[Count, ...]
 
 
-class TrainConfig(BaseModel):
-    """Settings of a run. The defaults are the paper's; a run folder holds them all in `config.toml`."""
+class DataSettings(Section):
+    """Which scans are trained on, and how crops of them make batches."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    folder: str
+    """Dataset folder; see fheat data check."""
+    labelled: Annotated[PositiveInt | None, Short("labelled")] = None
+    """Number of training scans whose labels are used, from the first on; all that have one if none."""
+    patch_size: Annotated[Triple, Short("patch_size")] = (112, 112, 80)
+    """Size of a crop in voxels."""
+    batch: Annotated[PositiveInt, Short("batch")] = 2
+    """Number of labelled crops per iteration and process, and of unlabelled ones for a method that uses them."""
+    regions: Literal["auto", "yes", "no"] = "auto"
+    """Whether output channels are nested regions (yes), such as whole tumour, core and enhancing tumour, or exclusive
+    classes (no); auto takes regions where the dataset declares classes with several label values and the method can."""
+    resident: Annotated[Literal["auto", "yes", "no"], Short("resident")] = "auto"
+    """Whether all scans are kept on the GPU (yes), or in host memory with only the crops of an iteration on the GPU
+    (no); auto keeps them there if they take at most half of its free memory. The outcome is the same."""
 
-    data: str
-    """Dataset folder."""
-    method: Literal["cse", "supervised"] = "cse"
-    labelled: PositiveInt | None = None
-    """Use the labels of the first so many training scans; all that have one if None."""
-    network: str = "fheat_seg"
-    network_options: dict[str, str | int | float] = Field(default_factory=dict)
-    patch_size: Triple = (112, 112, 80)
-    box: Literal["unlabelled", "labelled"] = "unlabelled"
-    """What the box of CSE holds; see `fheat.methods.cse`."""
-    ramp: Count = 0
-    """Iterations over which the unsupervised terms of CSE gain their weight, for short runs; the protocol has none."""
-    batch: PositiveInt = 2
-    """Labelled scans per step and process, and as many unlabelled ones."""
-    iterations: PositiveInt = 16_000
-    warm_up: Count = 500
-    rate: PositiveFloat = 0.01
-    theta_rate: NonNegativeFloat = 1.0
-    delta_rate: NonNegativeFloat = 1.0
-    rational_rate: NonNegativeFloat = 0.05
+
+class PreprocessingSettings(Section):
+    """How a stored scan becomes the input of the network. The model card keeps it, and prediction repeats it."""
+
+    intensity: Annotated[Literal["none", "zscore", "zscore_nonzero", "window"], Short("intensity")] = "zscore"
+    """Intensities: as stored (none), mean 0 and deviation 1 over the scan (zscore) or over its voxels that are not 0
+    (zscore_nonzero), or a window mapped to [0, 1], such as CT's (window)."""
+    window: Annotated[tuple[FiniteFloat, FiniteFloat] | None, Short("window")] = None
+    """Lowest and highest intensity of the window, such as -125 275 for the abdomen in CT."""
+    spacing: Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None, Short("spacing")] = None
+    """Voxel size in millimetres that scans are resampled to; the median of the training scans if none."""
+    orientation: str | None = None
+    """Directions of the axes, such as RAS; those of the scans where they agree, else RAS, if none."""
+    tolerance: NonNegativeFloat = 0.05
+    """Relative difference to the spacing below which a scan is kept as it is stored."""
+
+    @model_validator(mode="after")
+    def _window_belongs_to_its_kind(self) -> Self:
+        if (self.window is not None) != (self.intensity == "window"):
+            raise ValueError("preprocessing.window: is given with intensity window, and only then")
+        if self.window is not None and not self.window[0] < self.window[1]:
+            raise ValueError(f"preprocessing.window: {self.window} is empty")
+        return self
+
+    def intensities(self) -> Intensity:
+        """Return the intensities as the model card has them."""
+        if self.intensity == "window" and self.window is not None:
+            return Intensity(kind="window", low=self.window[0], high=self.window[1])
+        if self.intensity == "zscore_nonzero":
+            return Intensity(kind="zscore", nonzero=True)
+        return Intensity(kind=cast(Literal["none", "zscore"], self.intensity))
+
+
+class NetworkSettings(Section):
+    """Which network is trained, and its options."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Annotated[str, Short("network")] = "fheat_seg"
+    """Name of the network; see fheat models."""
+
+    @model_validator(mode="after")
+    def _options_exist(self) -> Self:
+        if self.name not in list_models():
+            raise ValueError(f"network.name: {self.name!r} is unknown{nearest(self.name, list_models())}")
+        known = model_options(self.name)
+        for option in self.options:
+            if option not in known:
+                accepted = ", ".join(known) or "no options"
+                hint = nearest(option, [f"network.{name}" for name in known])
+                raise ValueError(f"network.{option}: {self.name} does not have it{hint}; it takes {accepted}")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the network that differ from its own defaults or were given."""
+        return dict(self.model_extra or {})
+
+
+class OptimiserSettings(Section):
+    """How AdamW updates the weights, and in which precision they are computed."""
+
+    learning_rate: Annotated[PositiveFloat, Short("learning_rate")] = 0.01
+    """Learning rate after the warm-up."""
+    theta: NonNegativeFloat = 1.0
+    """Factor of the learning rate for the orders of the gates."""
+    delta: NonNegativeFloat = 1.0
+    """Factor of the learning rate for the strengths of the gates."""
+    rational: NonNegativeFloat = 0.05
+    """Factor of the learning rate for the coefficients of rational activations."""
     weight_decay: NonNegativeFloat = 1e-4
-    clip: PositiveFloat = 1.0
-    """Longest gradient."""
-    intensity: Literal["none", "zscore"] = "zscore"
-    spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
-    """Millimetres to resample to; the median of the scans where these differ, else as stored, if None."""
-    stride: Triple | None = None
-    """Of the sliding window in validation; half of the patch if None."""
-    validate_every: PositiveInt = 1000
-    checkpoint_every: PositiveInt = 500
-    seed: Seed = 0
-    resident: Literal["auto", "yes", "no"] = "auto"
-    """Keep all scans on the GPU (yes), or in host memory and only the crops of a step on the GPU (no); auto keeps them
-    there if they take at most half of its free memory. The outcome is the same."""
+    """Weight decay of AdamW."""
+    clip: PositiveFloat | None = 1.0
+    """Largest norm of the gradient; longer ones are scaled to it. None leaves all as they are."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """On a GPU; a CPU computes in float32."""
+    """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
-    """Ask the libraries for algorithms that repeat bit by bit on a GPU."""
-    probe_at: tuple[Count, ...] = ()
+    """Whether a GPU uses only algorithms that repeat bit by bit."""
+
+
+class ScheduleSettings(Section):
+    """How long training lasts."""
+
+    iterations: Annotated[PositiveInt, Short("iterations")] = 16_000
+    """Number of iterations."""
+    warm_up: Annotated[Count, Short("warm_up")] = 500
+    """Number of iterations over which the learning rate rises; then it falls to zero along a cosine."""
+    seed: Annotated[Seed, Short("seed")] = 0
+    """Seed of the weights, the crops and everything else that is random."""
+
+
+class ValidationSettings(Section):
+    """When and how the network is tested on the validation scans."""
+
+    every: Annotated[PositiveInt, Short("validate_every")] = 1000
+    """Number of iterations between validations."""
+    stride: Triple | None = None
+    """Steps of the sliding window in voxels; half of the patch if none."""
+
+
+class OutputSettings(Section):
+    """What is written beside the log and the models."""
+
+    checkpoint_every: Annotated[PositiveInt, Short("checkpoint_every")] = 500
+    """Number of iterations between checkpoints."""
+    tensorboard: Annotated[bool, Short("tensorboard")] = False
+    """Write RUN/tensorboard too; needs fheat[tensorboard]."""
+
+
+class ResearchSettings(Section):
+    """Measurements and perturbations of the gates during training."""
+
+    probe_at: Annotated[Iterations, Short("probe_at")] = ()
     """Iterations after which the pairing of every gate (Proposition 1) is measured and logged; 0 is before the first.
     The run itself goes on as without."""
     probe_batches: PositiveInt = 8
-    """Batches it is averaged over, the same at every look."""
-    noise_at: PositiveInt | None = None
-    """Iteration after which every closed gate is opened at random, D = noise |n| with n normal; never if None."""
+    """Number of batches that a probe averages over, the same at every look."""
+    noise_at: Annotated[PositiveInt | None, Short("noise_at")] = None
+    """Iteration after which every closed gate is opened at random, D = noise |n| with n normal; never if none."""
     noise: PositiveFloat = 0.3
-    spike_at: PositiveInt | None = None
-    """Iteration after which the rate is `spike` times as large for `spike_for` iterations; never if None."""
+    """Scale of the strengths that gates are opened with."""
+    spike_at: Annotated[PositiveInt | None, Short("spike_at")] = None
+    """Iteration after which the learning rate is `spike` times as large for `spike_for` iterations; never if none."""
     spike: PositiveFloat = 10.0
+    """Factor of the learning rate in the spike."""
     spike_for: PositiveInt = 100
-    tensorboard: bool = False
-    """Write the log for TensorBoard too."""
+    """Number of iterations of the spike."""
+
+
+class TrainSettings(Section):
+    """Settings of a run. The defaults are the paper's; a run folder holds them all in `config.toml`."""
+
+    data: DataSettings
+    preprocessing: PreprocessingSettings = PreprocessingSettings()
+    network: NetworkSettings = NetworkSettings()
+    method: SerializeAsAny[MethodSettings] = Field(default=None, validate_default=True)
+    optimiser: OptimiserSettings = OptimiserSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    validation: ValidationSettings = ValidationSettings()
+    output: OutputSettings = OutputSettings()
+    research: ResearchSettings = ResearchSettings()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _of_its_method(cls, value: Any) -> Any:
+        """Validate the section with the settings of the method that it names; CSE where it names none."""
+        if isinstance(value, MethodSettings):
+            return value
+        values = dict(value or {})
+        return method_class(str(values.get("name", DEFAULT_METHOD))).Settings.model_validate(values)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "TrainConfig":
-        if self.method == "cse" and any(length % BLOCK for length in self.patch_size):
-            raise ValueError(f"patch_size: method cse needs multiples of {BLOCK}, not {self.patch_size}")
-        if any(step > size for step, size in zip(self.stride or (), self.patch_size, strict=False)):
-            raise ValueError(f"stride: {self.stride} leaves gaps between windows of {self.patch_size}")
+    def _fits_together(self) -> Self:
+        patch, stride = self.data.patch_size, self.validation.stride or ()
+        method_class(self.method.name).check(self.method, self.task())
+        if any(step > size for step, size in zip(stride, patch, strict=False)):
+            raise ValueError(f"validation.stride: {stride} leaves gaps between windows of {patch}")
+        research, iterations = self.research, self.schedule.iterations
         for name, at, last in (
-            ("probe_at", max(self.probe_at, default=0), self.iterations),
-            ("noise_at", self.noise_at or 0, self.iterations - 1),
-            ("spike_at", self.spike_at or 0, self.iterations - 1),
+            ("probe_at", max(research.probe_at, default=0), iterations),
+            ("noise_at", research.noise_at or 0, iterations - 1),
+            ("spike_at", research.spike_at or 0, iterations - 1),
         ):
             if at > last:
-                raise ValueError(f"{name}: {at} comes too late in {self.iterations} iterations, at most {last} does")
+                raise ValueError(
+                    f"research.{name}: {at} comes too late in {iterations} iterations, at most {last} does"
+                )
         return self
 
-    def to_toml(self) -> str:
-        """Return the settings as TOML; what is None is left out."""
-        lines = []
-        for name, value in self.model_dump(mode="json").items():
-            if isinstance(value, dict):
-                value = "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-                lines.append(f"{name} = {value}")
-            elif value is not None:
-                lines.append(f"{name} = {_toml(value)}")
-        return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """Write a value as JSON that is TOML too: characters as they are, but for the one that only TOML forbids."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
-    """Read a TOML file and replace what `overrides` names, or raise `BadInput` naming the field."""
-    try:
-        content = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
-    return checked(content | overrides, path)
-
-
-def checked(settings: dict[str, Any], source: str | Path) -> TrainConfig:
-    """Return the settings, or raise `BadInput` naming the first that cannot be used."""
-    try:
-        return TrainConfig.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        reason = f"{field}: {first['msg']}" if field else str(first["ctx"]["error"])
-        if first["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(field, TrainConfig.model_fields, n=1)
-            reason = f"{field} does not exist" + (f", perhaps {close[0]} is meant" if close else "")
-        raise BadInput(source, f"field {reason}", "see fheat train --help") from None
+    def task(self, classes: int = 2, regions: Regions = ()) -> Task:
+        """Return what the method is told about a run with these settings."""
+        return Task(self.data.patch_size, self.data.batch, classes, regions, self.schedule.iterations)

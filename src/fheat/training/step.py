@@ -1,97 +1,62 @@
-"""External perturbations of a run: the only thing that can open a gate that training has closed."""
+"""One training iteration as tensor code: take crops, compute losses, update. A GPU captures it once and replays it."""
 
 import torch
 from torch import Tensor
 
-from fheat.data.store import Size, VolumeStore
-from fheat.data.stream import HostStore
-from fheat.methods.base import Method
-from fheat.methods.teacher import MeanTeacher
+from fheat.methods.base import Method, Optimiser
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
+from fheat.system import processes
 from fheat.system.capture import capture, rehearse
-from fheat.system.processes import ALONE, Group
 from fheat.training.batches import Batches
-from fheat.training.optimiser import NO_SPIKE, Optimiser, Spike, rate_factor
+from fheat.training.optimiser import Schedule
 from fheat.training.parallel import parallel
 
-
-def reopen(gates: dict[str, FractionalHeat], scale: float, seed: int) -> dict[str, float]:
-    """Set D = scale |n| at every gate that is closed, n standard normal; return the new strengths by site.
-
-    The draws have a generator of their own, so that the run's random numbers stay what they were. The optimiser keeps
-    what it remembers of delta.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    drawn = scale * torch.randn(len(gates), generator=generator, dtype=torch.float64).abs()
-    opened = {
-        site: float(strength)
-        for (site, gate), strength in zip(gates.items(), drawn, strict=True)
-        if gate.delta is not None and gate.closed
-    }
-    for site, strength in opened.items():
-        gates[site].set_strength(strength)
-    return opened
-
-
-_EAGER = 3
-"""Iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
-_LOOK = 200
-"""Iterations between looks for gates that closed."""
-_EAGER_IN_A_GROUP = 11
-"""As many as `DistributedDataParallel` needs."""
+EAGER_ITERATIONS = 3
+"""Number of iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
+EAGER_ITERATIONS_IN_A_GROUP = 11
+"""The same for several processes: as many as `DistributedDataParallel` needs."""
+ITERATIONS_BETWEEN_LOOKS = 200
+"""Number of iterations after which gates that have closed are taken out of the iteration."""
 
 
 class Step:
-    """The state of a run on its device, and the function that advances it.
+    """The state of a run on its device, and the function that advances it by one iteration.
 
-    Nothing in it asks the host: which scans come (`orders`) and where crops of them lie (`places`) is drawn
-    beforehand, the iteration counts itself, and losses and gates go into `history`, (iterations, columns), read
-    whenever somebody wants to know. `orders` and `places` are for the whole batch of the group, of which this process
-    crops and learns its rows.
+    Nothing in it asks the host: which crops come was drawn beforehand, the iteration counts itself, and losses and
+    gates go into `history`, (iterations, columns), read whenever somebody wants to know.
     """
 
     def __init__(
         self,
         model: SegmentationNetwork,
         method: Method,
-        store: VolumeStore | HostStore,
-        orders: tuple[Tensor, Tensor],
+        batches: Batches,
         optimiser: Optimiser,
+        schedule: Schedule,
         *,
-        places: tuple[Tensor, Tensor],
-        patch: Size,
-        warm_up: int,
-        precision: torch.dtype,
-        spike: Spike = NO_SPIKE,
-        group: Group = ALONE,
+        precision: torch.dtype = torch.float32,
     ) -> None:
-        device = store.low.device
-        self.model, self.method, self.store, self.optimiser = model, method, store, optimiser
-        self.warm_up, self.precision, self.spike, self.group = warm_up, precision, spike, group
-        self.network = parallel(model, group)
-        self.iterations = len(orders[0])
-        self.batches = Batches(store, orders, places, patch, group)
-        if method.needs_teacher:
-            method.teacher = MeanTeacher(model)
+        device = batches.store.low.device
+        self.model, self.method, self.batches, self.optimiser = model, method, batches, optimiser
+        self.schedule, self.precision = schedule, precision
+        self.network = parallel(model)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         self.gates = gates_of(model)
-        self.columns = (
-            *method.names,
-            "norm",
-            "rate",
-            *(f"{name}.{site}" for site in self.gates for name in ("D", "alpha")),
-        )
-        self.history = torch.zeros(self.iterations, len(self.columns), device=device)
+        gate_columns = (f"{name}.{site}" for site in self.gates for name in ("D", "alpha"))
+        self.columns = (*method.names, "norm", "rate", *gate_columns)
+        self.history = torch.zeros(schedule.iterations, len(self.columns), device=device)
+        self._own = [parameter for parameter in method.parameters() if parameter.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ran = self._calls = 0
         self._closed_before: list[FractionalHeat] = []
 
     def __call__(self) -> None:
         """Advance by one iteration."""
+        alone = processes.current().size == 1
         self._calls += 1
-        if self._calls % _LOOK == 0 and self.group.size == 1:  # others would wait for its gradients
+        if self._calls % ITERATIONS_BETWEEN_LOOKS == 0 and alone:  # others would wait for its gradients
             self._let_closed_gates_sleep()
         self.batches.load(self.iteration)
         if self.iteration.device.type != "cuda":
@@ -99,7 +64,7 @@ class Step:
             return
         if self._graph is not None:
             self._graph.replay()
-        elif self._ran < (_EAGER if self.group.size == 1 else _EAGER_IN_A_GROUP):
+        elif self._ran < (EAGER_ITERATIONS if alone else EAGER_ITERATIONS_IN_A_GROUP):
             rehearse(self._advance)
             self._ran += 1
         else:
@@ -107,11 +72,62 @@ class Step:
             self._graph, _ = capture(self._advance)
             self._graph.replay()
 
+    def row(self, iteration: int) -> dict[str, float]:
+        """Return what was logged in an iteration, counted from 1, by column. This waits for the device."""
+        return dict(zip(self.columns, self.history[iteration - 1].tolist(), strict=True))
+
     def reopen_gates(self, scale: float, seed: int) -> dict[str, float]:
-        """Open every closed gate at random, see `fheat.training.step`; return what was opened."""
-        opened = reopen(self.gates, scale, seed)
+        """Set D = scale |n| at every closed gate, n standard normal; return the new strengths by site.
+
+        Nothing else can open a gate that training has closed. The draws have a generator of their own, so that the
+        run's random numbers stay what they were. The optimiser keeps its moments of delta.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        drawn = scale * torch.randn(len(self.gates), generator=generator, dtype=torch.float64).abs()
+        opened = {
+            site: float(strength)
+            for (site, gate), strength in zip(self.gates.items(), drawn, strict=True)
+            if gate.delta is not None and gate.closed
+        }
+        for site, strength in opened.items():
+            self.gates[site].set_strength(strength)
         self._graph, self._closed_before = None, []
         return opened
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of everything the next iteration depends on, and of what was logged so far.
+
+        Weights and buffers of network and method, moments of the optimiser, iteration, skipped updates, history, and
+        the states of the random generators of host and device. All processes call this and get the same: what each
+        remembers of its own crops is gathered, everything else is alike in all.
+        """
+        state = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, value in self.method.state_dict().items():
+            gathered = processes.current().gather(value) if name in self.method.per_slot else value
+            state[f"method.{name}"] = gathered
+        state |= {f"optimiser.{name}": value for name, value in self.optimiser.state().items()}
+        state["iteration"] = self.iteration
+        state["skipped"] = self.optimiser.skipped
+        state["history"] = self.history[: int(self.iteration)]
+        state["generator.cpu"] = torch.get_rng_state()
+        if self.iteration.is_cuda:
+            state["generator.cuda"] = torch.cuda.get_rng_state(self.iteration.device)
+        return {name: value.detach().cpu().clone() for name, value in state.items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state` returned, in place, before the first iteration."""
+        self.model.load_state_dict(_part(state, "model."))
+        remembered = _part(state, "method.")
+        rows = processes.current().rows
+        own = {name: rows(value) for name, value in remembered.items() if name in self.method.per_slot}
+        self.method.load_state_dict(remembered | own)
+        self.optimiser.restore(_part(state, "optimiser."))
+        self.iteration.copy_(state["iteration"])
+        self.optimiser.skipped.copy_(state["skipped"])
+        self.history[: len(state["history"])] = state["history"].to(self.history.device)
+        torch.set_rng_state(state["generator.cpu"])
+        if self.iteration.is_cuda and "generator.cuda" in state:
+            torch.cuda.set_rng_state(state["generator.cuda"], self.iteration.device)
 
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
@@ -119,32 +135,42 @@ class Step:
         A gate is asked twice: what the optimiser still remembers from before it closed has faded by the second time.
         """
         closed = [gate for gate in self.gates.values() if not gate.asleep and not gate.retired and gate.closed]
-        tired = [gate for gate in closed if gate in self._closed_before]
-        for gate in tired:
+        twice = [gate for gate in closed if gate in self._closed_before]
+        for gate in twice:
             gate.sleep()
         self._closed_before = closed
-        if tired:
+        if twice:
             self._graph = None
 
     def _advance(self) -> None:
         batch = self.batches(self.iteration)
         self.optimiser.zero_grad()
-        with torch.autocast(
-            self.iteration.device.type, self.precision, enabled=self.precision != torch.float32, cache_enabled=False
-        ):
+        half = self.precision != torch.float32
+        with torch.autocast(self.iteration.device.type, self.precision, enabled=half, cache_enabled=False):
             losses = self.method.losses(self.network, batch)
         losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
-        for gate in self.gates.values():
-            if gate.asleep:  # what its transform would have sent back: the optimiser's moments go on as if it had
-                for parameter in gate.parameters():
-                    parameter.grad = torch.zeros_like(parameter)
-        factor = rate_factor(self.iteration, iterations=self.iterations, warm_up=self.warm_up, spike=self.spike)
+        self._complete_gradients()
+        factor = self.schedule.factor(self.iteration)
         norm = self.optimiser.step(factor)
-        if self.method.needs_teacher:
-            self.method.teacher.follow(self.model, self.iteration)
+        self.method.after_update(self.model, self.iteration)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
         for gate in self.gates.values():
             values += [gate.strength.detach(), gate.alpha.detach()]
-        row = self.group.mean(torch.stack([value.to(self.history.device, torch.float32) for value in values]))
-        self.history.index_copy_(0, self.iteration[None], row[None])
+        row = torch.stack([value.to(self.history.device, torch.float32) for value in values])
+        self.history.index_copy_(0, self.iteration[None], processes.current().mean(row)[None])
         self.iteration += 1
+
+    def _complete_gradients(self) -> None:
+        """Give sleeping gates the zero gradients their transforms would have sent back, so that the optimiser's moments
+        go on as if they had, and average those of the method's own parameters, which no wrapper does."""
+        for gate in self.gates.values():
+            if gate.asleep:
+                for parameter in gate.parameters():
+                    parameter.grad = torch.zeros_like(parameter)
+        for parameter in self._own:
+            if parameter.grad is not None:
+                parameter.grad = processes.current().mean(parameter.grad)
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

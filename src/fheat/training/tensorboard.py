@@ -4,11 +4,12 @@ The log is the truth and the events are a view of it. A run that goes on writes 
 that no iteration is there twice. Needs the package `tensorboard`, the extra of that name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fheat.system.errors import BadInput
+from fheat.training.trainer import Line, Observer
 
 _NAMES = {
     "norm": "train/norm",
@@ -19,34 +20,41 @@ _NAMES = {
 }
 
 
-class TensorBoard:
-    """Writes log lines as events; a folder and a file appear with the first line."""
+class TensorBoard(Observer):
+    """Writes the lines of the log as events; a folder and a file appear with the first line.
+
+    Needs the package `tensorboard`: `check` raises `BadInput` where it is missing.
+    """
 
     def __init__(self, run: Path) -> None:
         self.folder = run / "tensorboard"
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            remedy = "install fheat[tensorboard], or set tensorboard to false"
-            raise BadInput(self.folder, "needs the package tensorboard", remedy) from None
-        self._open: Any = SummaryWriter
         self._writer: Any = None
 
-    def add(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def check(self) -> None:
+        """Raise `BadInput` where events cannot be written."""
+        try:
+            import torch.utils.tensorboard  # noqa: F401 - only whether it is there
+        except ImportError:
+            remedy = "install fheat[tensorboard], or set output.tensorboard to false"
+            raise BadInput(self.folder, "needs the package tensorboard", remedy) from None
+
+    def record(self, lines: Sequence[Line]) -> None:
         """Write the numbers of log lines, each at its iteration, and flush them."""
         for line in lines:
             for tag, value in scalars(line):
                 if self._writer is None:
-                    self._writer = self._open(log_dir=str(self.folder))
+                    from torch.utils.tensorboard import SummaryWriter
+
+                    self._writer = SummaryWriter(log_dir=str(self.folder))
                 self._writer.add_scalar(tag, value, line["iteration"])
         if self._writer is not None:
             self._writer.flush()
 
-    def replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def replace(self, lines: Sequence[Line]) -> None:
         """Forget the events that are there and write those of the lines instead."""
         for stale in self.folder.glob("events.out.tfevents.*"):
             stale.unlink()
-        self.add(lines)
+        self.record(lines)
 
 
 def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -1,22 +1,54 @@
-"""How good a network is on scans it does not learn from."""
+"""Validation: how good the network is on scans it does not learn from, and the models that are kept."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from fheat.inference.sliding import SlidingWindow
+from fheat.data.classes import Classes
+from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.metrics.overlap import dice
+from fheat.models.card import Card, Window
+from fheat.models.folder import save
+from fheat.system import processes
+from fheat.training.run_folder import RunFolder
+from fheat.training.scans import ValidationScan
+from fheat.training.trainer import Observer, Trainer
 
-Held = tuple[str, NDArray[np.float32], NDArray[np.uint8]]
-"""Name, image (X, Y, Z[, C]) as the network sees it, and label (X, Y, Z)."""
+
+class Validation(Observer):
+    """Emits the Dice of every validation scan, and keeps the best network in `best/` and the last one in `final/`."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def due(self, trainer: Trainer) -> bool:
+        """Return whether it is time, in a run that has validation scans."""
+        time = trainer.done % trainer.settings.validation.every == 0 or trainer.at_end
+        return time and bool(trainer.prepared.scans.validation)
+
+    def look(self, trainer: Trainer) -> None:
+        """Validate, and save the network if it is the best so far. Where the run only stops, nothing is done."""
+        if not self.due(trainer):
+            return
+        prepared = trainer.prepared
+        scores = validate(trainer.step.model, prepared.scans.validation, prepared.windows, prepared.classes)
+        trainer.latest = mean = sum(scores.values()) / len(scores)
+        trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
+        if trainer.best is None or mean > trainer.best:
+            trainer.best = mean
+            save_model(trainer, self._folder.path / "best", mean)
+
+    def end(self, trainer: Trainer) -> None:
+        """Save the network after the last iteration."""
+        save_model(trainer, self._folder.path / "final", trainer.latest)
 
 
-def validate(model: nn.Module, scans: Sequence[Held], windows: Windows, classes: int) -> dict[str, float]:
-    """Return the Dice of every scan, mean over the foreground classes, by the real sliding window.
+def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows, classes: Classes) -> dict[str, float]:
+    """Return the Dice of every scan, mean over foreground classes or regions, by the real sliding window.
 
     No component is removed and an empty prediction counts 0. The network is put back into the mode it was in. Raises
     `FloatingPointError` where its output is NaN or infinite.
@@ -24,14 +56,37 @@ def validate(model: nn.Module, scans: Sequence[Held], windows: Windows, classes:
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    sliding = SlidingWindow(model, windows, batch=16 if device.type == "cuda" else 2)
-    found = {}
+    activation: Activation = "sigmoid" if classes.regions else "softmax"
+    sliding = SlidingWindow(model, windows, activation=activation, batch=16 if device.type == "cuda" else 2)
+    scores = {}
     for name, image, label in scans:
         x = torch.from_numpy(image[None] if image.ndim == 3 else np.moveaxis(image, -1, 0).copy()).to(device)
-        scores = sliding(x)
-        if not torch.isfinite(scores).all():
+        output = sliding(x)
+        if not torch.isfinite(output).all():
             raise FloatingPointError(f"the output for {name} is NaN or infinite")
-        predicted = scores.argmax(dim=0).cpu().numpy()
-        found[name] = float(np.mean([dice(predicted == value, label == value) for value in range(1, classes)]))
+        if classes.regions:
+            predicted = list((output > 0.5).cpu().numpy())
+        else:
+            predicted = classes.masks(output.argmax(dim=0).cpu().numpy())
+        pairs = zip(predicted, classes.masks(label), strict=True)
+        scores[name] = float(np.mean([dice(mask, reference) for mask, reference in pairs]))
     model.train(training)
-    return found
+    return scores
+
+
+def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
+    """Write the network with its card: classes, preprocessing, windows, and the settings it was trained with."""
+    prepared, settings, group = trainer.prepared, trainer.settings, processes.current()
+    windows, scans = prepared.windows, prepared.scans
+    together = {} if group.size == 1 else {"processes": group.size}
+    card = Card(
+        title=f"{settings.network.name}, {settings.method.name}",
+        classes=prepared.classes.names,
+        regions=prepared.classes.painted,
+        preprocessing=scans.preprocessing,
+        window=Window(size=windows.size, stride=windows.stride),
+        data=f"{prepared.dataset.name}: {scans.labelled} of {len(scans.names)} scans labelled",
+        training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together},
+        metrics={} if score is None else {"validation_dice": score},
+    )
+    save(trainer.step.model, folder, card, overwrite=True)

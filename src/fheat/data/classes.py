@@ -1,0 +1,95 @@
+"""Classes of a dataset: what each output channel of a network stands for, and that labels keep to it.
+
+Channels are exclusive classes (background, class 1, ...) or, where a dataset declares classes with several label
+values, nested regions, outermost first: whole tumour {1, 2, 3}, tumour core {2, 3}, enhancing tumour {3}.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fheat.data.case import Dataset
+from fheat.system.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Names of the output channels, and for nested regions the label values inside each."""
+
+    names: tuple[str, ...]
+    regions: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Label values that may occur."""
+        if self.regions:
+            return (0, *sorted(self.regions[0]))
+        return tuple(range(len(self.names)))
+
+    @property
+    def painted(self) -> tuple[int, ...]:
+        """Label value that stands for each region in a mask: one that no inner region has. Empty without regions."""
+        inner = (*self.regions[1:], ())
+        return tuple(
+            min(set(values) - set(within)) for values, within in zip(self.regions, inner, strict=bool(self.regions))
+        )
+
+    def masks(self, label: NDArray[Any]) -> list[NDArray[np.bool_]]:
+        """Return the mask of each class but the background, or of each region, from a label (X, Y, Z)."""
+        if self.regions:
+            return [np.isin(label, values) for values in self.regions]
+        return [label == value for value in range(1, len(self.names))]
+
+    def check(self, path: Path, label: NDArray[Any]) -> None:
+        """Raise `BadInput` where a label has values that are no class: the loss would count them as another."""
+        lowest, highest = int(label.min()), int(label.max())
+        if lowest < 0 or highest > max(self.values):
+            value = lowest if lowest < 0 else highest
+            if self.regions:
+                regions = zip(self.names, self.regions, strict=True)
+                listed = ", ".join(f"{name} {list(values)}" for name, values in regions)
+            else:
+                listed = ", ".join(f"{number} {name}" for number, name in enumerate(self.names))
+            raise BadInput(path, f"holds the label {value}; the classes are {listed}", "correct it or name the class")
+
+
+def classes_of(dataset: Dataset, *, regions: bool = False) -> Classes:
+    """Return the classes of a dataset, as nested regions where asked for, or raise `BadInput`."""
+    if regions:
+        return _regions(dataset)
+    names = class_names(dataset.labels)
+    if len(names) < 2:
+        raise BadInput(dataset.root, "names no class beside the background", "name its classes, see docs/data.md")
+    return Classes(names)
+
+
+def has_regions(dataset: Dataset) -> bool:
+    """Return whether a dataset declares a class with several label values."""
+    return any(len(values) > 1 for values in dataset.labels.values())
+
+
+def class_names(labels: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return the names of the classes 0, 1, ...; two, background and foreground, where a dataset names none."""
+    if not labels:
+        return "background", "foreground"
+    named = {values[0]: name for name, values in labels.items() if len(values) == 1}
+    last = max(value for values in labels.values() for value in values)
+    return tuple(named.get(value, f"label {value}") for value in range(last + 1))
+
+
+def _regions(dataset: Dataset) -> Classes:
+    """Return the declared classes as regions, the outermost first, each inside the one before it."""
+    declared = {name: tuple(sorted(values)) for name, values in dataset.labels.items() if tuple(values) != (0,)}
+    ordered = sorted(declared.items(), key=lambda item: -len(item[1]))
+    if not ordered:
+        raise BadInput(dataset.root, "names no regions", "name them with their label values, see docs/data.md")
+    for (outer, around), (inner, within) in pairwise(ordered):
+        if not set(within) < set(around):
+            reason = f"has regions that are not nested: {inner} {list(within)} is not inside {outer} {list(around)}"
+            raise BadInput(dataset.root, reason, "set data.regions to no, which trains exclusive classes")
+    return Classes(tuple(name for name, _ in ordered), tuple(values for _, values in ordered))

@@ -1,0 +1,1 @@
+"""Experiments: whole comparisons of methods on data, by command."""

@@ -1,0 +1,87 @@
+"""UA-MT, the uncertainty-aware mean teacher: consistency only where the teacher is certain.
+
+Paper: Yu et al., MICCAI 2019; code yulequan/UA-MT, from its facts. Deliberate differences: any number of classes (the
+original is written for two); the eight stochastic passes are one loop of batches; the teacher starts as a copy of the
+network (its first update would make it one); optimiser and schedule are those of the run (the original: SGD, 6000
+iterations), and the threshold's ramp lasts as long as the run.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from fheat.methods.base import Batch, Task
+from fheat.methods.losses import half_supervised_loss
+from fheat.methods.mean_teacher import MeanTeacher, MeanTeacherSettings
+from fheat.methods.teacher import noisy, ramp_factor, ramped_weight
+from fheat.networks.base import SegmentationNetwork
+from fheat.system import processes
+
+FIRST_SHARE = 0.75
+"""Share of the largest possible entropy that the threshold starts from."""
+
+
+class UAMTSettings(MeanTeacherSettings):
+    """Settings of the uncertainty-aware mean teacher."""
+
+    name: str = "ua_mt"
+    passes: PositiveInt = 8
+    """Number of noisy passes of the teacher that the uncertainty is estimated from."""
+
+
+class UAMT(MeanTeacher):
+    """L = (CE + Dice) / 2 on labelled crops + w sum keep (p - p_teacher)^2 / (K sum keep) on unlabelled ones.
+
+    keep = 1 where the entropy of the teacher's mean prediction over `passes` noisy passes is below
+    (0.75 + 0.25 r(t, iterations)) ln K. With everything kept this is the mean teacher.
+    """
+
+    title = "uncertainty-aware mean teacher (Yu et al., MICCAI 2019)"
+    Settings = UAMTSettings
+    names: ClassVar[tuple[str, ...]] = ("total", "supervised", "consistency", "weight", "certain")
+    passes = (2, 9)
+
+    def __init__(self, settings: UAMTSettings, task: Task) -> None:
+        super().__init__(settings, task)
+        self.estimates = settings.passes
+
+    def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
+        """Return `total`, its two terms, the weight of the second, and the share of voxels that are certain."""
+        group = processes.current()
+        with torch.no_grad():
+            target = self._teach(batch.unlabelled)
+            mean = sum(self._teach(batch.unlabelled) for _ in range(self.estimates)) / self.estimates
+            threshold = uncertainty_threshold(self.steps, self.task.iterations, target.shape[1])
+            certain = entropy(torch.as_tensor(mean)) < threshold
+        labelled, unlabelled = model(torch.cat([batch.images, batch.unlabelled])).split(
+            [len(batch.images), len(batch.unlabelled)]
+        )
+        supervised = half_supervised_loss(labelled, batch.labels)
+        difference = (unlabelled.float().softmax(dim=1) - target).square().sum(dim=1)
+        count = target.shape[1] * group.sum(certain.sum().float())
+        consistency = group.sum((certain * difference).sum()) / (count + 1e-16)
+        weight = self.options.consistency * ramped_weight(self.steps, self.options.ramp)
+        self.steps += 1
+        total = supervised + weight * consistency
+        kept = certain.float().mean()
+        return {"total": total, "supervised": supervised, "consistency": consistency, "weight": weight, "certain": kept}
+
+    def _teach(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.teacher(noisy(images, self.options.noise))
+        return logits.float().softmax(dim=1)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Return -sum over classes of p log(p + 1e-6): (B, K, X, Y, Z) to (B, X, Y, Z), 0 where certain, at most ln K."""
+    return -(probabilities * torch.log(probabilities + 1e-6)).sum(dim=1)
+
+
+def uncertainty_threshold(iteration: Tensor, iterations: int, classes: int = 2) -> Tensor:
+    """Return (0.75 + 0.25 r(t, iterations)) ln K. Voxels below it count: 0.5210 at first and ln 2 at the end, K = 2.
+
+    The ramp r is over iterations here, not over stretches of 150.
+    """
+    return (FIRST_SHARE + (1 - FIRST_SHARE) * ramp_factor(iteration, iterations)) * math.log(classes)

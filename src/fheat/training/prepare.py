@@ -1,0 +1,160 @@
+"""Preparing a run: from settings to scans, network, method and batches on a device. Nothing is written."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fheat.data.case import Dataset
+from fheat.data.classes import Classes, classes_of, has_regions
+from fheat.data.layouts import open_dataset
+from fheat.data.preprocessing import Preprocessing
+from fheat.data.stream import place
+from fheat.inference.windows import Windows
+from fheat.methods.base import Method
+from fheat.methods.registry import method_class
+from fheat.networks.base import SegmentationNetwork
+from fheat.networks.registry import create_model, list_models, provides
+from fheat.system import processes
+from fheat.system.errors import BadInput
+from fheat.system.machine import memory_for
+from fheat.system.progress import Progress, silent
+from fheat.training.batches import Batches, draw
+from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
+from fheat.training.scans import Scans, load_scans
+from fheat.training.settings import TrainSettings
+from fheat.training.step import Step
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to begin: its data, its classes, and the step that advances it."""
+
+    settings: TrainSettings
+    dataset: Dataset
+    scans: Scans
+    classes: Classes
+    step: Step
+
+    @property
+    def windows(self) -> Windows:
+        """Sliding window of the validation: the patch, and the stride of the settings or half of it."""
+        x, y, z = self.settings.data.patch_size
+        return Windows((x, y, z), self.settings.validation.stride or (x // 2, y // 2, z // 2))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the scans of this run from others, wherever they lie."""
+        scans = self.scans
+        return {
+            "labelled scans": scans.names[: scans.labelled],
+            "unlabelled scans": scans.names[scans.labelled :],
+            "validation scans": [scan.name for scan in scans.validation],
+            "channels": scans.channels,
+            "classes": list(self.classes.names),
+        }
+
+    def other_batches(self, count: int, seed: int) -> Batches:
+        """Return batches of the run's kind that no iteration sees, or not in this order."""
+        method, store = self.step.method, self.step.batches.store
+        crops = method.labelled, method.unlabelled
+        return Batches(store, draw(_counts(self.scans), crops, count, seed), self.settings.data.patch_size)
+
+
+def prepare(settings: TrainSettings, *, device: str | None = None, progress: Progress = silent) -> Prepared:
+    """Read the scans and build everything that a run needs, or raise `BadInput`.
+
+    All processes that train together call this and see the same data; `progress` is called after each scan.
+    """
+    group = processes.current()
+    where = group.together(lambda: processes.own_device(device))
+    dataset = group.together(lambda: open_dataset(settings.data.folder))
+    classes = group.together(lambda: run_classes(dataset, settings))
+    scans = group.together(lambda: _load(dataset, classes, settings, progress))
+    return Prepared(settings, dataset, scans, classes, _build(settings, scans, classes, where))
+
+
+def run_classes(dataset: Dataset, settings: TrainSettings) -> Classes:
+    """Return the classes of a run: nested regions where the dataset declares them and the method takes them."""
+    method, asked = method_class(settings.method.name), settings.data.regions
+    if asked == "yes" and not method.takes_regions:
+        reason = f"is yes, and method {settings.method.name} trains exclusive classes"
+        raise BadInput("data.regions", reason, "use a method that takes regions, or data.regions no")
+    return classes_of(
+        dataset, regions=asked == "yes" or (asked == "auto" and method.takes_regions and has_regions(dataset))
+    )
+
+
+def wanted_preprocessing(settings: TrainSettings) -> Preprocessing:
+    """Return the preprocessing that the settings ask for, before the grid of the scans is known."""
+    wanted = settings.preprocessing
+    return Preprocessing(
+        orientation=wanted.orientation,
+        spacing=wanted.spacing,
+        tolerance=wanted.tolerance,
+        intensity=wanted.intensities(),
+    )
+
+
+def build_network(settings: TrainSettings, channels: int, classes: int) -> SegmentationNetwork:
+    """Build the network with fresh weights, or raise `BadInput` where it cannot serve the method."""
+    name, needs = settings.network.name, method_class(settings.method.name).needs
+    try:
+        model = create_model(name, channels, classes, settings.data.patch_size, **settings.network.options)
+    except (ValueError, TypeError) as error:
+        raise BadInput("network", str(error), "see fheat models") from None
+    if missing := needs.of_the_network - provides(model):
+        able = [other for other in list_models() if needs.of_the_network <= provides(other)]
+        reason = f"{name} has no {' and no '.join(sorted(missing))}, which method {settings.method.name} needs"
+        raise BadInput("network", reason, f"use one of {', '.join(able)}, or another method")
+    return model  # type: ignore[return-value]
+
+
+def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress: Progress) -> Scans:
+    return load_scans(
+        dataset,
+        classes,
+        wanted_preprocessing(settings),
+        settings.data.patch_size,
+        labelled=settings.data.labelled,
+        unlabelled=method_class(settings.method.name).needs.unlabelled,
+        progress=progress,
+    )
+
+
+def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torch.device) -> Step:
+    seed, research, iterations = settings.schedule.seed, settings.research, settings.schedule.iterations
+    torch.manual_seed(seed)
+    if settings.optimiser.deterministic:
+        torch.use_deterministic_algorithms(True)
+
+    def build() -> SegmentationNetwork:
+        return build_network(settings, scans.channels, len(classes.names)).to(device).train()
+
+    model = build()
+    method = build_method(settings, classes).to(device)
+    folder = settings.data.folder
+    with memory_for(f"a set of {len(scans.volumes)} scans", folder, device, "set data.resident to no"):
+        store = place(scans.volumes, device, settings.data.resident)
+    scans.volumes.clear()  # the store has them
+    draws = draw(_counts(scans), (method.labelled, method.unlabelled), iterations, seed)
+    method.prepare(model, build)
+    spike = NO_SPIKE if research.spike_at is None else Spike(research.spike_at, research.spike_for, research.spike)
+    half = settings.optimiser.precision == "bf16" and device.type == "cuda"
+    return Step(
+        model,
+        method,
+        Batches(store, draws, settings.data.patch_size),
+        method.own_optimiser(model) or AdamW(model, settings.optimiser, list(method.parameters())),
+        Schedule(iterations, settings.schedule.warm_up, spike),
+        precision=torch.bfloat16 if half else torch.float32,
+    )
+
+
+def build_method(settings: TrainSettings, classes: Classes) -> Method:
+    """Build the training method of a run with these classes."""
+    task = settings.task(len(classes.names), classes.regions)
+    return method_class(settings.method.name)(settings.method, task)
+
+
+def _counts(scans: Scans) -> tuple[int, int]:
+    return scans.labelled, scans.unlabelled

@@ -1,0 +1,159 @@
+"""`fheat.train`: from settings to a finished run in its folder, as the verb `fheat train` does it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fheat.models.folder import load
+from fheat.system import processes
+from fheat.system.errors import BadInput
+from fheat.system.machine import memory_for
+from fheat.system.progress import Progress, silent
+from fheat.training.checkpoints import check_same_run, newest_checkpoint
+from fheat.training.observers import Checkpoints, LogFile, Look, Numbers, Perturbations
+from fheat.training.prepare import Prepared, prepare
+from fheat.training.probing import Probes, check_probes
+from fheat.training.run_folder import RunFolder
+from fheat.training.settings import TrainSettings
+from fheat.training.settings_sources import make_settings
+from fheat.training.tensorboard import TensorBoard
+from fheat.training.trainer import Observer, Trainer
+from fheat.training.validation import Validation
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that came to its end: where it lies, and its best mean Dice on the validation scans, if it had any."""
+
+    folder: Path
+    settings: TrainSettings
+    best: float | None
+    skipped: int
+    """Number of updates that were left out because their gradient was not finite."""
+    strengths: dict[str, float]
+    """Strength D of every gate at the end."""
+
+    def model(self) -> nn.Module:
+        """Load the best network of the run, the final one in a run without validation scans."""
+        return load(self.folder / ("final" if self.best is None else "best"))
+
+
+def train(
+    settings: TrainSettings | None = None,
+    *,
+    out: str | Path = "run",
+    resume: bool = False,
+    device: str | None = None,
+    watch: Callable[[Look], None] = lambda look: None,
+    reading: Progress = silent,
+    observers: Iterable[Observer] = (),
+    **values: Any,
+) -> FinishedRun:
+    """Train a network on a dataset and return the finished run; `fheat train` on the command line calls this.
+
+    Args:
+        settings: all settings; or give them as `values`: by section (`optimiser={"clip": None}`) or by short name.
+        out: run folder, new or empty; with `resume` that of a run that was interrupted.
+        resume: go on with the run in `out`; it knows its settings.
+        device: `cpu` or `cuda`; a GPU where there is one.
+        watch: called with a `Look` every fifty iterations.
+        reading: called after each scan that is read.
+        observers: more of them, beside those that log, validate, save and probe.
+
+    >>> run = train(data="scans", labelled=4, out="run")  # doctest: +SKIP
+    >>> run.model()  # doctest: +SKIP
+    """
+    folder = RunFolder(Path(out))
+    if settings is None:
+        settings = folder.settings() if resume and not values else make_settings(values, "fheat.train")
+    elif values:
+        raise TypeError(f"settings are given twice: leave out {', '.join(values)}")
+    trainer = begin(settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers)
+    return finish(trainer, folder)
+
+
+def begin(
+    settings: TrainSettings,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    watch: Callable[[Look], None] = lambda look: None,
+    reading: Progress = silent,
+    observers: Iterable[Observer] = (),
+) -> Trainer:
+    """Prepare a run, claim its folder or restore its newest checkpoint, and return its trainer.
+
+    The processes that train together call this alike, and see the same data and folder. The first one writes.
+    """
+    group = processes.current()
+    if not resume:
+        group.lead(folder.check_free)
+    board = TensorBoard(folder.path) if settings.output.tensorboard else None
+    if board is not None:
+        group.lead(board.check)
+    prepared = prepare(settings, device=device, progress=reading)
+    check_probes(prepared)
+    boards = [] if board is None else [board]
+    standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]
+    trainer = Trainer(prepared, [*standard, *observers, Checkpoints(folder)])
+    if resume:
+        _go_on(trainer, folder, board)
+    else:
+        group.lead(lambda: folder.begin(settings))
+    return trainer
+
+
+def finish(trainer: Trainer, folder: RunFolder) -> FinishedRun:
+    """Run a trainer to the end and return the finished run, or raise `BadInput` where the settings are at fault."""
+    settings, step = trainer.settings, trainer.step
+    data = settings.data
+    what = f"an iteration with batch {data.batch} and patch_size {data.patch_size}"
+    remedy = "start another run with a lower batch or patch_size"
+    with memory_for(what, folder.path, step.iteration.device, remedy):
+        try:
+            trainer.run()
+        except (FloatingPointError, ValueError) as error:
+            if isinstance(error, ValueError) and not trainer.diverged():
+                raise _refused(trainer.prepared, folder, error) from error
+            remedy = "start again with a lower learning rate or precision fp32; checkpoints before it are kept"
+            raise BadInput(folder.path, f"training diverged by iteration {trainer.done}", remedy) from None
+    strengths = {site: gate.strength.item() for site, gate in step.gates.items()}
+    return FinishedRun(folder.path, settings, trainer.best, int(step.optimiser.skipped), strengths)
+
+
+def _refused(prepared: Prepared, folder: RunFolder, error: ValueError) -> Exception:
+    """Say in one line what the user can mend: batch norm needs two values of every channel."""
+    if "more than 1 value per channel" not in str(error):
+        return error
+    settings = prepared.settings
+    sizes = f"batch {settings.data.batch} and patch_size {settings.data.patch_size}"
+    reason = f"{settings.network.name} has batch norms that cannot be trained with {sizes}"
+    return BadInput(folder.path, reason, "use a larger batch or patch_size")
+
+
+def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None) -> None:
+    """Restore the newest checkpoint, if there is one, and drop what was logged after it."""
+    group = processes.current()
+    checkpoint = group.together(lambda: newest_checkpoint(folder.checkpoints))
+    if len(set(group.tell(checkpoint.iteration if checkpoint else 0))) > 1:
+        raise BadInput(folder.path, "is not the same for all processes", "use a folder that they share")
+    check_same_run(folder, trainer.settings, trainer.prepared.identity(), checkpoint)
+    if checkpoint is not None:
+        count = checkpoint.facts.get("processes", 1)
+        if count != group.size:
+            remedy = f"go on with {count}, see docs/training.md"
+            raise BadInput(folder.path, f"is the run of {count} processes, not {group.size}", remedy)
+        trainer.step.restore(checkpoint.tensors)
+        trainer.done = checkpoint.iteration
+        trainer.best = checkpoint.facts["best"]
+
+    def rewind() -> None:
+        kept = folder.rewind_log(trainer.done if checkpoint else -1)  # what is logged at 0 comes again
+        if board is not None:
+            board.replace(kept)
+
+    group.lead(rewind)

@@ -1,0 +1,43 @@
+"""Runs for tests: settings by their short names, and a run with what tests look at close by."""
+
+from fheat.training.run_folder import RunFolder
+from fheat.training.settings_sources import from_flat, make_settings, nest
+from fheat.training.train import begin, finish
+
+
+def settings_of(**values):
+    """Return settings from short names, dotted names and those from before there were sections."""
+    return make_settings(from_flat(values))
+
+
+def changed(settings, **values):
+    """Return the settings with some of them changed."""
+    sections = settings.model_dump()
+    for section, content in nest(values).items():
+        sections[section] |= content
+    return make_settings(sections)
+
+
+class Run:
+    """A run in its folder, prepared as `fheat.train` prepares it, and not yet begun."""
+
+    def __init__(self, settings, folder, *, resume=False, device="cpu", **options):
+        self.settings, self.folder = settings, RunFolder(folder)
+        self.trainer = begin(settings, self.folder, resume=resume, device=device, **options)
+        self.step, self.stop, self.scans = self.trainer.step, self.trainer.stop, self.trainer.prepared.scans
+
+    def train(self):
+        finish(self.trainer, self.folder)
+        return self.folder.path / "final"
+
+    @property
+    def done(self):
+        return self.trainer.done
+
+    @done.setter
+    def done(self, iterations):
+        self.trainer.done = iterations
+
+    @property
+    def best(self):
+        return self.trainer.best
