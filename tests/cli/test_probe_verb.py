@@ -10,7 +10,6 @@ from fheat.cli.main import main
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
 from fheat.methods.supervised import Supervised
-from fheat.models.card import Intensity
 from fheat.ops.gates import gates_of
 from fheat.training.batches import labelled_batches
 from fheat.training.loop import Run
@@ -21,6 +20,7 @@ PATCH = (32, 32, 32)
 BATCHES = 3
 SPACING = (2.2, 2.4, 2.0)
 ORIENTATION = "LPS"
+WINDOW = {"kind": "window", "low": 0, "high": 1}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     model = create_model("fheat_seg", patch_size=PATCH)
     gates_of(model)["enc1"].delta.data.fill_(-0.2)
-    card = Card(spacing=SPACING, orientation=ORIENTATION, intensity=Intensity(kind="none"))
+    card = Card(preprocessing={"spacing": SPACING, "orientation": ORIENTATION})
     return save(model, tmp_path_factory.mktemp("models") / "model", card)
 
 
@@ -99,9 +99,9 @@ def test_scans_are_turned_to_the_orientation_of_the_model(phantoms):
     config = TrainConfig(data=str(phantoms), method="supervised", labelled=1, patch_size=PATCH)
     dataset = open_dataset(phantoms)
     own = load_scans(dataset, config)
-    turned = "".join(dict(zip("RLAPSI", "LRPAIS", strict=True))[letter] for letter in own.orientation)
+    turned = "".join(dict(zip("RLAPSI", "LRPAIS", strict=True))[letter] for letter in own.preprocessing.orientation)
     flipped = load_scans(dataset, config, orientation=turned)
-    assert flipped.orientation == turned
+    assert flipped.preprocessing.orientation == turned
     assert abs(flipped.volumes[0].values()[:, ::-1, ::-1, ::-1] - own.volumes[0].values()).max() < 1e-6
 
 
@@ -157,7 +157,12 @@ def test_a_run_stands_for_its_network_its_data_and_its_labels(phantoms, tmp_path
         ("fheat_seg", {"out_channels": 3}, Card(), "has 2 classes (background, left_atrium), "),
         ("fheat_seg", {"in_channels": 2}, Card(), "has scans with 1 channels, the model takes 2"),
         ("fheat_seg", {}, Card(regions=(1, 2)), "has nested regions"),
-        ("fheat_seg", {}, Card(intensity=Intensity(kind="window", low=0, high=1)), "takes intensities by window"),
+        (
+            "fheat_seg",
+            {},
+            Card(preprocessing={"intensity": WINDOW}),
+            "takes intensities by window",
+        ),
     ],
 )
 def test_models_that_do_not_fit(phantoms, tmp_path, capsys, network, options, card, says):

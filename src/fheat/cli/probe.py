@@ -15,6 +15,7 @@ from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.data.case import Dataset, checked_classes
 from fheat.data.layouts import open_dataset
+from fheat.data.preprocessing import Preprocessing
 from fheat.gates.probe import Others, Probe, probe
 from fheat.inference.predictor import usable_device
 from fheat.methods.base import Batch
@@ -113,8 +114,9 @@ def _check(spec: NetworkSpec, card: Card, dataset: Dataset, options: ProbeOption
         raise BadInput(
             options.model, "has nested regions, the supervised loss has classes", "use fheat.probe in Python"
         )
-    if card.intensity is not None and (card.intensity.kind == "window" or card.intensity.nonzero):
-        kind = "window" if card.intensity.kind == "window" else "zscore of non-zero voxels"
+    intensity = card.preprocessing.intensity
+    if intensity.kind == "window" or intensity.nonzero:
+        kind = "window" if intensity.kind == "window" else "zscore of non-zero voxels"
         raise BadInput(options.model, f"takes intensities by {kind}, training does not", "use fheat.probe in Python")
 
 
@@ -136,11 +138,11 @@ def _config(options: ProbeOptions, data: str, labelled: int | None, spec: Networ
         "method": options.method,
         "labelled": labelled,
         "patch_size": options.patch_size or spec.patch_size,
-        "spacing": card.spacing,
+        "spacing": card.preprocessing.spacing,
         "seed": options.seed,
     }
-    if card.intensity is not None:
-        settings["intensity"] = card.intensity.kind
+    if card.preprocessing != Preprocessing():
+        settings["intensity"] = card.preprocessing.intensity.kind
     try:
         return checked(settings, "options")
     except BadInput as error:  # all of them are options of this verb, or were checked with the model
@@ -152,7 +154,7 @@ def _batches(
 ) -> list[Batch]:
     only_training = replace(dataset, cases=dataset.split("train"))
     with progress_bar("reading") as show:
-        scans = load_scans(only_training, config, show, orientation=card.orientation)
+        scans = load_scans(only_training, config, show, orientation=card.preprocessing.orientation)
     if scans.channels != spec.in_channels:
         reason = f"has scans with {scans.channels} channels, the model takes {spec.in_channels}"
         raise BadInput(dataset.root, reason, "give the kind of data the model was trained on")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fheat.inference.scan import Scan
+from fheat.data.preprocessing import PreparedScan
 from fheat.inference.sliding import TOGETHER, SlidingWindow
 from fheat.inference.windows import Triple
 
@@ -25,7 +25,7 @@ _COMPONENT_BYTES = 14  # per voxel: two masks, 32-bit component numbers, and wha
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part; the peak is at most program, scan and the largest of the three phases after it, and 5 %."""
+    """Bytes of each part; the peak is at most program, scan and the largest of the four phases after it, and 5 %."""
 
     program: int
     """Interpreter, libraries and network before the scan is read."""
@@ -35,6 +35,8 @@ class MemoryBound:
     """One channel more, while the scan is put together."""
     mask: int
     """One byte per voxel of the scan."""
+    statistics: int
+    """A copy of one channel, and a byte per voxel where zeros are left out, while mean and deviation are measured."""
     slab: int
     """(C + K + 1) float32 values per voxel of the planes held, and one more while they move."""
     planes: int
@@ -47,7 +49,7 @@ class MemoryBound:
     @property
     def total(self) -> int:
         """Bytes at the peak."""
-        work = self.mask + max(self.slab + self.planes + self.windows, self.components)
+        work = self.mask + max(self.statistics, self.slab + self.planes + self.windows, self.components)
         return int(_RESERVE * (self.program + self.scan + max(self.reading, work)))
 
     def __str__(self) -> str:
@@ -55,7 +57,14 @@ class MemoryBound:
 
 
 def memory_bound(
-    sliding: SlidingWindow, scan: Scan, stored: int, *, program: int, classes: int, activations: int, components: bool
+    sliding: SlidingWindow,
+    scan: PreparedScan,
+    stored: int,
+    *,
+    program: int,
+    classes: int,
+    activations: int,
+    components: bool,
 ) -> MemoryBound:
     """Add up what a prediction of `scan` holds.
 
@@ -78,11 +87,18 @@ def memory_bound(
         scan=stored,
         reading=stored // scan.channels,
         mask=prod(scan.source_shape),
+        statistics=_statistics_bytes(scan, stored),
         slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT,
         planes=_COPIES * max(scan.channels, classes) * together * (prod(larger) // larger[axis]) * _FLOAT,
         windows=activations,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
     )
+
+
+def _statistics_bytes(scan: PreparedScan, stored: int) -> int:
+    if scan.intensity.kind != "zscore":
+        return 0
+    return stored // scan.channels + (prod(scan.source_shape) if scan.intensity.nonzero else 0)
 
 
 def activation_bytes(

@@ -10,18 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
 from fheat.inference.postprocessing import keep_largest
 from fheat.inference.replay import Precision, Replay
 from fheat.inference.restore import Restorer
 from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
-from fheat.inference.scan import Grid, Scan
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io.read import read_volume
 from fheat.io.volume import Volume
-from fheat.models.card import Card, Intensity
+from fheat.models.card import Card
 from fheat.models.folder import load
 from fheat.networks.registry import NetworkSpec
 from fheat.system.progress import Progress
@@ -33,8 +33,8 @@ class Predictor:
     Args:
         model: a network, its model folder, or the name of a zoo model. Gates that training closed are retired, which
             changes no output.
-        card: intensity, spacing, orientation, window and regions; by default the one the network was loaded with.
-            What it leaves out stays as it is in the scan.
+        card: preprocessing, window and regions; by default the one the network was loaded with. What it leaves out
+            stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
             `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
@@ -107,9 +107,10 @@ class Predictor:
         if isinstance(image, str | Path):
             image = read_volume(image)
         if isinstance(image, Volume):
-            return self._segment(image, Grid(self.card.orientation, self.card.spacing), progress)
+            return self._segment(image, self.preprocessing, progress)
         array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
-        return cast("NDArray[np.uint8]", self._segment(Volume(array, np.eye(4)), Grid(), progress).data)
+        placed = Preprocessing(intensity=self.preprocessing.intensity)
+        return cast("NDArray[np.uint8]", self._segment(Volume(array, np.eye(4)), placed, progress).data)
 
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
@@ -154,11 +155,16 @@ class Predictor:
             components=self.largest_component,
         )
 
-    def scan(self, volume: Volume, grid: Grid | None = None) -> Scan:
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a stored scan becomes the network's input."""
+        return self.card.preprocessing
+
+    def scan(self, volume: Volume, preprocessing: Preprocessing | None = None) -> PreparedScan:
         """Return the volume as the network sees it."""
         if volume.data.dtype.kind == "f" and not _fits_float32(volume.data):
             raise ValueError("the image holds NaN, infinity or numbers beyond float32: replace them first")
-        scan = Scan(volume, grid or Grid(self.card.orientation, self.card.spacing), self.card.intensity or Intensity())
+        scan = (preprocessing or self.preprocessing).scan(volume)
         if self.spec is not None and scan.channels != self.spec.in_channels:
             raise ValueError(f"the image has {scan.channels} channels and the network takes {self.spec.in_channels}")
         return scan
@@ -168,8 +174,8 @@ class Predictor:
         activation: Activation = "sigmoid" if self.card.regions else "softmax"
         return SlidingWindow(self._run, self.windows, activation=activation, progress=progress, **self._options)
 
-    def _segment(self, volume: Volume, grid: Grid, progress: Progress | None) -> Volume:
-        scan, sliding = self.scan(volume, grid), self.sliding(progress)
+    def _segment(self, volume: Volume, preprocessing: Preprocessing, progress: Progress | None) -> Volume:
+        scan, sliding = self.scan(volume, preprocessing), self.sliding(progress)
         self._expect(scan)
         axis = sliding.axis(scan.shape)
         restorer = Restorer(volume, scan, axis, self.card.regions)
@@ -192,7 +198,7 @@ class Predictor:
         x, y, z = self.spec.patch_size
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
-    def _expect(self, scan: Scan) -> None:
+    def _expect(self, scan: PreparedScan) -> None:
         if isinstance(self._run, CompiledNetwork):
             sliding = self.sliding(None)
             self._run.expect((8 if sliding.flips else 1) * sliding.count(scan.shape) * prod(self.windows.size))

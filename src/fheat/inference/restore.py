@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fheat.data.orientation import view_as
+from fheat.data.preprocessing import PreparedScan
 from fheat.data.resample import coordinates, interpolate
-from fheat.inference.scan import Scan
 from fheat.inference.sliding import TOGETHER
 from fheat.io.volume import Volume
 
@@ -39,7 +39,7 @@ class Restorer:
     classes are equally probable. Where the grids are equal each label is written as it is.
     """
 
-    def __init__(self, volume: Volume, scan: Scan, axis: int, regions: Sequence[int]) -> None:
+    def __init__(self, volume: Volume, scan: PreparedScan, axis: int, regions: Sequence[int]) -> None:
         self.mask = Volume(np.zeros(volume.data.shape[:3], dtype=np.uint8), volume.affine)
         self._view = view_as(self.mask.data, volume.affine, scan.orientation)
         self._axis, self._regions = axis, regions

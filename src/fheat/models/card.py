@@ -9,39 +9,15 @@ from pydantic import (
     FiniteFloat,
     JsonValue,
     NonNegativeFloat,
-    PositiveFloat,
     PositiveInt,
     model_validator,
 )
 
+from fheat.data.preprocessing import Preprocessing
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Intensity(_Strict):
-    """How voxel values become network input, before anything else.
-
-    `none` leaves them; `zscore` gives each channel mean 0 and deviation 1 over the scan; `window` clips to [low, high]
-    and maps that to [0, 1].
-    """
-
-    kind: Literal["none", "zscore", "window"] = "none"
-    low: FiniteFloat | None = None
-    high: FiniteFloat | None = None
-    nonzero: bool = False
-    """Let `zscore` measure mean and deviation where the scan is not 0, such as inside a stripped skull."""
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        if self.kind == "window":
-            if self.low is None or self.high is None or not self.low < self.high:
-                raise ValueError("a window needs low < high")
-        elif self.low is not None or self.high is not None:
-            raise ValueError("only a window has low and high")
-        if self.nonzero and self.kind != "zscore":
-            raise ValueError("only zscore can look at non-zero voxels alone")
-        return self
 
 
 class Window(_Strict):
@@ -60,9 +36,8 @@ class Card(_Strict):
     regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
     """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
-    intensity: Intensity | None = None
-    spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
-    orientation: str | None = None
+    preprocessing: Preprocessing = Preprocessing()
+    """How a stored scan becomes the network's input; by default nothing is changed."""
     window: Window | None = None
     data: str = ""
     licence: str = ""
@@ -91,7 +66,8 @@ class NetworkEntry(_Strict):
 class Manifest(_Strict):
     """The content of `model.json`."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
+    """Version of this description; `fheat.models.folder` reads older ones too."""
     network: NetworkEntry
     retired: dict[str, float]
     """Sites whose gates are gone, with the alpha they had."""

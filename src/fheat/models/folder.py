@@ -53,6 +53,8 @@ def unhalve(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: value.float() if value.dtype == torch.float16 else value for key, value in state.items()}
 
 
+FORMAT_1_TOLERANCE = 0.001
+"""Tolerance of the spacing with which prediction resampled for models of format 1, which state none."""
 WEIGHTS = "model.safetensors"
 MANIFEST = "model.json"
 _SAVE_AGAIN = "write the folder again with fheat.save"
@@ -163,17 +165,31 @@ def read_manifest(folder: Path) -> Manifest:
         intact = stated == _sha256(_canonical(content))
         content["sha256"][MANIFEST] = stated
         intact = intact and raw == _canonical(content)
-        manifest = Manifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise BadInput(path, f"field {field}: {first['msg']}", _SAVE_AGAIN) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         raise BadInput(path, f"is not a model description ({reason})", _GET_AGAIN) from None
     if not intact:
         raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
-    return manifest
+    if content.get("format") not in (1, 2):
+        reason = f"field format is {content.get('format')!r}, this version of fheat reads 1 and 2"
+        raise BadInput(path, reason, "install a newer fheat, or write the folder again with this one")
+    try:
+        return Manifest.model_validate(_from_format_1(content) if content["format"] == 1 else content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BadInput(path, f"field {field}: {first['msg']}", _SAVE_AGAIN) from None
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a format 1 file, whose card had orientation, spacing and intensity apart, as format 2."""
+    card = content.get("card")
+    if not isinstance(card, dict):
+        return {**content, "format": 2}
+    stated = {name: card[name] for name in ("orientation", "spacing", "intensity") if card.get(name) is not None}
+    kept = {name: value for name, value in card.items() if name not in ("orientation", "spacing", "intensity")}
+    preprocessing = {"tolerance": FORMAT_1_TOLERANCE, **stated} if stated else {}
+    return {**content, "format": 2, "card": {**kept, "preprocessing": preprocessing}}
 
 
 def _build(manifest: Manifest, path: Path) -> nn.Module:

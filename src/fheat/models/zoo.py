@@ -4,6 +4,7 @@ import difflib
 import re
 from pathlib import Path
 
+from fheat.data.preprocessing import Preprocessing
 from fheat.models.card import Card
 from fheat.system.errors import BadInput
 
@@ -54,9 +55,9 @@ def missing_facts(card: Card) -> list[str]:
     stated = {
         "title": card.title,
         "classes": card.classes,
-        "intensity": card.intensity,
-        "spacing": card.spacing,
-        "orientation": card.orientation,
+        "intensity": card.preprocessing != Preprocessing(),
+        "spacing": card.preprocessing.spacing,
+        "orientation": card.preprocessing.orientation,
         "window": card.window,
         "data": card.data,
         "licence": card.licence,

@@ -18,7 +18,7 @@ from fheat.inference.windows import Windows
 from fheat.methods.base import Method
 from fheat.methods.cse import CSE
 from fheat.methods.supervised import Supervised
-from fheat.models.card import Card, Intensity, Window
+from fheat.models.card import Card, Window
 from fheat.models.folder import save
 from fheat.networks.base import SegmentationNetwork
 from fheat.networks.registry import create_model
@@ -270,9 +270,7 @@ class Run:
         card = Card(
             title=f"{config.network}, {config.method}",
             classes=self.classes,
-            intensity=Intensity(kind=config.intensity),
-            spacing=self.scans.spacing,
-            orientation=self.scans.orientation,
+            preprocessing=self.scans.preprocessing,
             window=Window(size=windows.size, stride=windows.stride),
             data=f"{self.dataset.name}: {self.scans.labelled} of {len(self.scans.names)} scans labelled",
             training={"iteration": self.done, **config.model_dump(mode="json"), **self._processes()},

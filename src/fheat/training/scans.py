@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case, Dataset, Spacing, check_values, checked_classes
-from fheat.data.intensity import zscore
+from fheat.data.intensity import Moments
 from fheat.data.orientation import reorient
+from fheat.data.preprocessing import NOT_RESAMPLED, Intensity, Preprocessing
 from fheat.data.read import read_image, read_label
-from fheat.data.resample import resample
 from fheat.data.store import Packed, pack
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
@@ -21,7 +21,6 @@ from fheat.training.settings import TrainConfig
 
 Role = Literal["labelled", "unlabelled", "validation"]
 Held = tuple[str, NDArray[np.float32], NDArray[np.uint8]]
-_ALIKE = 0.05
 _SCANNED = 0.5
 """Share of a crop that must come from the scan; the rest may be padding."""
 
@@ -31,8 +30,8 @@ class Scans:
     """The scans of one run. Those to train on are packed one by one as they are read.
 
     The first `labelled` of `volumes` are trained with their labels, the rest without. `validation` has names, images
-    (X, Y, Z[, C]) float32 and labels (X, Y, Z) uint8. `spacing` and `orientation` are what a model trained on them
-    expects.
+    (X, Y, Z[, C]) float32 and labels (X, Y, Z) uint8. All were read through `preprocessing`, which a model
+    trained on them needs too.
     """
 
     volumes: list[Packed]
@@ -40,8 +39,7 @@ class Scans:
     validation: list[Held]
     names: list[str]
     channels: int
-    orientation: str
-    spacing: Spacing
+    preprocessing: Preprocessing
 
 
 def load_scans(
@@ -50,10 +48,12 @@ def load_scans(
     progress: Progress = silent,
     *,
     orientation: str | None = None,
+    intensity: Intensity | None = None,
 ) -> Scans:
     """Read and normalise the training and validation scans of a dataset, or raise `BadInput`.
 
-    They are brought to an orientation such as `RAS`; by default to their own where they agree.
+    They are brought to an orientation such as `RAS`; by default to their own where they agree. `intensity` replaces the
+    kind that the settings name.
 
     Most datasets have one grid convention, so each scan is made ready as stored when it is read; those that turn out
     to need another orientation or spacing are read again.
@@ -61,14 +61,16 @@ def load_scans(
     roles = _roles(dataset, config)
     classes = checked_classes(dataset)
     ready: list[_Ready] = []
+    first = Preprocessing(intensity=intensity or Intensity(kind=config.intensity))
     for case, role in roles:
-        ready.append(_read(case, role, ready[0].outline.orientation if ready else None, None, classes, config))
+        ready.append(_read(case, role, first, classes, config))
+        first = first.model_copy(update={"orientation": ready[0].outline.orientation})
         progress(len(ready), len(roles))
-    orientation, spacing = _common_grid([scan.outline for scan in ready], orientation, config.spacing)
+    preprocessing = _common([scan.outline for scan in ready], first, orientation, config.spacing)
     for index, (case, role) in enumerate(roles):
-        outline = reorient(ready[index].outline, orientation)
-        if orientation != ready[0].outline.orientation or not _alike(outline, spacing):
-            ready[index] = _read(case, role, orientation, spacing, classes, config)
+        outline = reorient(ready[index].outline, preprocessing.orientation or "RAS")
+        if preprocessing.orientation != first.orientation or preprocessing.steps(outline.spacing) != NOT_RESAMPLED:
+            ready[index] = _read(case, role, preprocessing, classes, config, ready[index].moments)
     channels = {scan.channels for scan in ready}
     if len(channels) > 1:
         raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
@@ -80,8 +82,7 @@ def load_scans(
         validation=[scan.held for scan in ready if scan.held is not None],
         names=[scan.case.id for scan in training],
         channels=channels.pop(),
-        orientation=orientation,
-        spacing=spacing,
+        preprocessing=preprocessing,
     )
 
 
@@ -92,6 +93,8 @@ class _Ready:
     case: Case
     outline: Volume
     """The grid it is stored on, without its voxels."""
+    moments: tuple[Moments, ...]
+    """Mean and deviation of each stored channel, which are the same on every grid."""
     shape: tuple[int, ...]
     channels: int
     volume: Packed | None
@@ -135,23 +138,25 @@ def _check_declared(dataset: Dataset, training: Sequence[Case], validation: Sequ
 def _read(
     case: Case,
     role: Role,
-    orientation: str | None,
-    spacing: Spacing | None,
+    preprocessing: Preprocessing,
     classes: tuple[str, ...],
     config: TrainConfig,
+    known: tuple[Moments, ...] | None = None,
 ) -> _Ready:
-    """Read one scan and bring it to an orientation and a spacing; its own where these are None."""
+    """Read one scan as a network sees it; `known` are its moments where it was read before."""
     image = read_image(case)
     label = None if role == "unlabelled" else read_label(case, image)
     if label is not None and case.label is not None:
         check_values(case.label, label.data, classes)
-    data, mask = _prepared(image, label, orientation or image.orientation, spacing, config)
+    scan = preprocessing.scan(image, known)
+    data, mask = scan.whole(), None if label is None else preprocessing.label(label)
     held = (case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,
         outline=Volume(np.broadcast_to(np.uint8(0), image.data.shape), image.affine),
-        shape=data.shape[:3],
-        channels=1 if data.ndim == 3 else data.shape[3],
+        moments=scan.moments,
+        shape=scan.shape,
+        channels=scan.channels,
         volume=None if held is not None else pack(data, mask, config.patch_size),
         held=held,
     )
@@ -172,36 +177,12 @@ def _check_sizes(scans: Sequence[_Ready], config: TrainConfig) -> None:
             )
 
 
-def _common_grid(outlines: Sequence[Volume], orientation: str | None, asked: Spacing | None) -> tuple[str, Spacing]:
-    """Return the orientation and spacing to bring all scans to: what is asked for, else their own where they agree."""
+def _common(
+    outlines: Sequence[Volume], first: Preprocessing, orientation: str | None, asked: Spacing | None
+) -> Preprocessing:
+    """Return orientation and spacing to bring all scans to: what is asked for, else their own where they agree."""
     orientations = {outline.orientation for outline in outlines}
     orientation = orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
     spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
     x, y, z = (float(step) for step in np.median(spacings, axis=0))
-    return orientation, asked or (x, y, z)
-
-
-def _alike(volume: Volume, spacing: Spacing) -> bool:
-    return np.allclose(volume.spacing, spacing, rtol=_ALIKE)
-
-
-def _prepared(
-    image: Volume, label: Volume | None, orientation: str, spacing: Spacing | None, config: TrainConfig
-) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-    image = reorient(image, orientation)
-    if config.intensity == "zscore":
-        image = Volume(_each_channel(image.data), image.affine)
-    keep = spacing is None or _alike(image, spacing)
-    image = image if keep or spacing is None else resample(image, spacing)
-    data = np.ascontiguousarray(image.data, dtype=np.float32)
-    if label is None:
-        return data, None
-    label = reorient(label, orientation)
-    label = label if keep or spacing is None else resample(label, spacing, labels=True)
-    return data, np.ascontiguousarray(label.data, dtype=np.uint8)
-
-
-def _each_channel(data: NDArray[Any]) -> NDArray[np.float32]:
-    if data.ndim == 3:
-        return zscore(data)
-    return np.stack([zscore(data[..., channel]) for channel in range(data.shape[3])], axis=-1)
+    return first.model_copy(update={"orientation": orientation, "spacing": asked or (x, y, z)})

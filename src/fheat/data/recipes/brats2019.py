@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from fheat.data.crop import bounding_box, crop
-from fheat.data.intensity import clip_above, nonzero_statistics, zscore
+from fheat.data.intensity import clip_above, moments, zscore
 from fheat.data.recipes import base
 from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
@@ -33,7 +33,7 @@ def prepare(case: base.Source, options: base.Options) -> base.Prepared:
         raise BadInput(case.image, "holds no brain: it is zero everywhere or one voxel thin", "download it again")
     image, label = crop(scan, box), crop(mask, box)
     clipped = clip_above(image.data, 0.999)
-    image = Volume(zscore(clipped, *nonzero_statistics(clipped)), image.affine)
+    image = Volume(zscore(clipped, *moments(clipped, nonzero=True)), image.affine)
     return base.Prepared((image,), Volume((label.data > 0).astype(np.uint8), label.affine))
 
 

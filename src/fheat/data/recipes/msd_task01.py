@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from fheat.data.intensity import nonzero_statistics, zscore
+from fheat.data.intensity import moments, zscore
 from fheat.data.layouts import msd
 from fheat.data.recipes import base
 from fheat.io.nifti import read_nifti
@@ -31,7 +31,7 @@ def prepare(case: base.Source, options: base.Options) -> base.Prepared:
         channel: Any = scan.data[..., index]
         if channel.min() == channel.max():
             raise BadInput(case.image, f"channel {name} holds the value {channel.flat[0]} everywhere", "copy it again")
-        images.append(Volume(zscore(channel, *nonzero_statistics(channel)), scan.affine))
+        images.append(Volume(zscore(channel, *moments(channel, nonzero=True)), scan.affine))
     label = None if case.unlabelled else base.read_label(case, images[0], [1, 2, 3])
     return base.Prepared(tuple(images), label)
 

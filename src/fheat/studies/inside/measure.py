@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fheat.data.case import Case
+from fheat.data.preprocessing import Intensity, PreparedScan
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
-from fheat.inference.scan import Grid, Scan
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io.volume import Volume
-from fheat.models.card import Intensity
 from fheat.networks.base import SegmentationNetwork
 from fheat.networks.registry import spec_of
 from fheat.studies.inside.attention import SCANS, Plane, concentration, plane_of
@@ -66,7 +65,7 @@ def analyse(
     for done, case in enumerate(cases, start=1):
         _run(predictor, case, questions, gathered, keep if done <= SCANS else None)
         progress(done, len(cases))
-    spacing, windows = predictor.card.spacing, predictor.windows
+    spacing, windows = predictor.preprocessing.spacing, predictor.windows
     return ModelAnalysis(
         name=saved.name,
         network=spec_of(saved.model).name,
@@ -96,7 +95,7 @@ def half_stride(saved: Saved) -> Windows:
     return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
 
-def attention_map(predictor: Predictor, scan: Scan, upsampling: Upsampling = "trilinear") -> Tensor:
+def attention_map(predictor: Predictor, scan: PreparedScan, upsampling: Upsampling = "trilinear") -> Tensor:
     """Return the attention on the grid the network works on, (X, Y, Z), the average over the predictor's windows."""
     network, shape = predictor.network, scan.shape
     assert isinstance(network, SegmentationNetwork)
@@ -122,8 +121,8 @@ def target_mask(predictor: Predictor, label: Volume) -> Tensor:
     """Return where a label holds any class of the network, (X, Y, Z) on the grid the network works on."""
     values = sorted({value for values in predictor.classes.values() for value in values})
     mask = np.isin(label.data, values).astype(np.float32)
-    grid = Grid(predictor.card.orientation, predictor.card.spacing)
-    scan = Scan(Volume(mask, label.affine), grid, Intensity())
+    preprocessing = predictor.preprocessing.model_copy(update={"intensity": Intensity()})
+    scan = preprocessing.scan(Volume(mask, label.affine))
     return scan.planes(0, 0, scan.shape[0])[0] > 0.5
 
 

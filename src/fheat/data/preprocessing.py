@@ -1,0 +1,179 @@
+"""The one way from a stored scan to a network's input: for training, validation, probes, prediction and studies."""
+
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FiniteFloat,
+    NonNegativeFloat,
+    PositiveFloat,
+    field_validator,
+    model_validator,
+)
+from torch import Tensor
+
+from fheat.data.case import Spacing
+from fheat.data.intensity import Floats, Moments, moments, window, zscore
+from fheat.data.orientation import check_codes, reorient
+from fheat.data.resample import coordinates, interpolate, nearest, steps_between, target_size
+from fheat.io.volume import Volume
+
+NOT_RESAMPLED: Spacing = (1.0, 1.0, 1.0)
+"""Steps of a scan that keeps the voxels it is stored with."""
+_NO_MOMENTS: Moments = (0.0, 1.0)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Intensity(_Strict):
+    """How the stored value x of a voxel becomes network input.
+
+    - `none` leaves it;
+    - `zscore` is (x - mean) / deviation with the mean and standard deviation of the channel over the scan;
+    - `window` clips x to [low, high] and maps that to [0, 1]: (x - low) / (high - low).
+
+    All are computed in float64 and rounded to float32 once.
+    """
+
+    kind: Literal["none", "zscore", "window"] = "none"
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    nonzero: bool = False
+    """Let `zscore` measure mean and deviation where the scan is not 0, such as inside a stripped skull."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "window":
+            if self.low is None or self.high is None or not self.low < self.high:
+                raise ValueError("a window needs low < high")
+        elif self.low is not None or self.high is not None:
+            raise ValueError("only a window has low and high")
+        if self.nonzero and self.kind != "zscore":
+            raise ValueError("only zscore can look at non-zero voxels alone")
+        return self
+
+    def moments(self, channel: NDArray[Any]) -> Moments:
+        """Return the mean and deviation that `apply` needs for a channel; (0, 1) where it needs none."""
+        return moments(channel, nonzero=self.nonzero) if self.kind == "zscore" else _NO_MOMENTS
+
+    def apply(self, voxels: NDArray[Any], channel: Moments) -> Floats:
+        """Return the network's input for voxels of a channel with these moments, in the shape they have."""
+        if self.low is not None and self.high is not None:
+            return window(voxels, self.low, self.high)
+        return zscore(voxels, *channel) if self.kind == "zscore" else voxels.astype(np.float32)
+
+
+class Preprocessing(_Strict):
+    """How stored scans become network input: axes turned, then intensities mapped, then voxels resampled.
+
+    A volume (X, Y, Z) or (X, Y, Z, C) becomes (X', Y', Z') or (X', Y', Z', C) in float32; its label (X, Y, Z) becomes
+    (X', Y', Z') in uint8. With the defaults, and for a scan that has the orientation and spacing asked for, the voxels
+    are the stored ones, only mapped by `intensity`.
+
+    >>> import numpy as np
+    >>> from fheat.io import Volume
+    >>> scan = Volume(np.arange(24, dtype=np.int16).reshape(2, 3, 4), np.diag([1.0, 1.0, 2.0, 1.0]))
+    >>> Preprocessing(spacing=(1, 1, 1), intensity={"kind": "window", "low": 0, "high": 10}).image(scan).shape
+    (2, 3, 8)
+    """
+
+    orientation: str | None = None
+    """Directions the axes point in, such as `RAS`; None keeps those of the scan."""
+    spacing: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    """Millimetres between voxels along these axes; None keeps those of the scan."""
+    tolerance: NonNegativeFloat = 0.05
+    """Relative difference of the spacing up to which, on all three axes, a scan is kept as stored."""
+    intensity: Intensity = Intensity()
+
+    @field_validator("orientation")
+    @classmethod
+    def _is_one(cls, orientation: str | None) -> str | None:
+        return None if orientation is None else check_codes(orientation)
+
+    def steps(self, spacing: Spacing) -> Spacing:
+        """Return how many stored voxels one voxel of the network is long per axis, for a scan turned already."""
+        if self.spacing is None or np.allclose(spacing, self.spacing, rtol=self.tolerance):
+            return NOT_RESAMPLED
+        return steps_between(spacing, self.spacing)
+
+    def scan(self, volume: Volume, known: tuple[Moments, ...] | None = None) -> "PreparedScan":
+        """Return the scan as the network sees it, to be read a few planes at a time.
+
+        `known` are its moments where an earlier `PreparedScan` of the same volume has computed them.
+        """
+        return PreparedScan(volume, self, known)
+
+    def image(self, volume: Volume) -> Floats:
+        """Return the whole scan as the network sees it, (X', Y', Z') or (X', Y', Z', C)."""
+        return self.scan(volume).whole()
+
+    def label(self, volume: Volume) -> NDArray[np.uint8]:
+        """Return the label on the grid of the image, (X', Y', Z'): the nearest stored voxel, halfway the even one."""
+        view = reorient(volume, self.orientation or volume.orientation)
+        data = view.data
+        for axis, (size, step) in enumerate(zip(data.shape[:3], self.steps(view.spacing), strict=True)):
+            if step != 1:
+                data = nearest(data, axis, coordinates(size, step, target_size(size, step)))
+        return np.ascontiguousarray(data, dtype=np.uint8)
+
+
+class PreparedScan:
+    """Planes of a volume on a network's grid, computed from the stored voxels when asked for; none are kept.
+
+    Shapes: the volume (X, Y, Z) or (X, Y, Z, C); planes (C, X', Y', Z') with one axis cut. However a scan is cut into
+    planes, they are bit for bit those of `whole`.
+    """
+
+    def __init__(self, volume: Volume, preprocessing: Preprocessing, known: tuple[Moments, ...] | None = None) -> None:
+        self.orientation = preprocessing.orientation or volume.orientation
+        view = reorient(volume, self.orientation)
+        self._stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
+        self.channels: int = self._data.shape[3]
+        self.steps = preprocessing.steps(view.spacing)
+        x, y, z = self._data.shape[:3]
+        self.source_shape: tuple[int, int, int] = x, y, z
+        x, y, z = (target_size(size, step) for size, step in zip(self.source_shape, self.steps, strict=True))
+        self.shape: tuple[int, int, int] = x, y, z
+        self.intensity = preprocessing.intensity
+        self._known = known
+        self._has_channels = volume.data.ndim == 4
+
+    @cached_property
+    def moments(self) -> tuple[Moments, ...]:
+        """Mean and deviation of the stored voxels of each channel, measured when first needed and then kept."""
+        if self._known is not None:
+            return self._known
+        return tuple(self.intensity.moments(self._stored[..., channel]) for channel in range(self.channels))
+
+    def planes(self, axis: int, start: int, stop: int) -> Tensor:
+        """Return planes `start` to `stop` along `axis`, their intensities mapped, then resampled along X, Y and Z."""
+        places = [coordinates(*grid) for grid in zip(self.source_shape, self.steps, self.shape, strict=True)]
+        where = places[axis][start:stop].clip(0, self.source_shape[axis] - 1)
+        low, high = int(np.floor(where[0])), int(np.floor(where[-1])) + (1 if self.steps[axis] == 1 else 2)
+        x = torch.from_numpy(self._mapped(self._data[(slice(None),) * axis + (slice(low, high),)]))
+        places[axis] = where - low
+        for index, place in enumerate(places):
+            x = interpolate(x, index + 1, place)
+        return x
+
+    def whole(self) -> Floats:
+        """Return all planes at once, (X', Y', Z'), or (X', Y', Z', C) where the volume has a channel axis."""
+        data = self.planes(0, 0, self.shape[0]).numpy()
+        return np.ascontiguousarray(np.moveaxis(data, 0, -1)) if self._has_channels else data[0]
+
+    def _mapped(self, part: NDArray[Any]) -> Floats:
+        """Return the input of stored voxels (X, Y, Z, C) as (C, X, Y, Z), with one plane in float64 at a time."""
+        mapped = np.empty((self.channels, *part.shape[:3]), dtype=np.float32)
+        along = int(np.argmax(np.abs(part.strides[:3])))
+        for channel, target in enumerate(mapped):
+            source, known = part[..., channel], self.moments[channel]
+            for voxels, place in zip(np.moveaxis(source, along, 0), np.moveaxis(target, along, 0), strict=True):
+                place[...] = self.intensity.apply(voxels, known)
+        return mapped
