@@ -19,7 +19,7 @@ from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.io.dicom import read_dicom
 from fheat.io.dicom_seg import read_dicom_seg
-from fheat.models.card import Intensity, Window
+from fheat.models.card import Window
 from tests.io.dicom_series import save as save_series
 from tests.io.dicom_series import slices
 
@@ -31,8 +31,7 @@ def model(tmp_path_factory):
     torch.manual_seed(0)
     card = Card(
         classes=("background", "chamber"),
-        orientation="RAS",
-        intensity=Intensity(kind="zscore"),
+        preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}},
         window=Window(size=SIZE, stride=(16, 16, 16)),
     )
     return str(save(create_model("fheat_seg", patch_size=SIZE), tmp_path_factory.mktemp("model") / "m", card))
@@ -312,7 +311,9 @@ def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans
 
 
 def test_regions_are_measured_with_what_lies_inside_them(scans, tmp_path):
-    card = Card(classes=("whole", "core", "$\\frac{inner$"), regions=(1, 2, 3), intensity=Intensity(kind="zscore"))
+    card = Card(
+        classes=("whole", "core", "$\\frac{inner$"), regions=(1, 2, 3), preprocessing={"intensity": {"kind": "zscore"}}
+    )
     folder = save(create_model("fheat_seg", patch_size=SIZE, out_channels=3), tmp_path / "model", card)
     assert main(["predict", str(folder), str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]) == 0
     (case,) = json.loads((tmp_path / "out" / "run.json").read_text())["cases"]

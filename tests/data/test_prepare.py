@@ -12,7 +12,7 @@ from fheat import BadInput
 from fheat.cli.data_prepare import run
 from fheat.cli.main import UsageError
 from fheat.data.crop import bounding_box, crop, enlarge, pad, stretch
-from fheat.data.intensity import clip_above, min_max, nonzero_statistics, window, zscore
+from fheat.data.intensity import clip_above, min_max, moments, window, zscore
 from fheat.data.recipes import RECIPES
 from fheat.data.recipes.prepare import prepare
 from fheat.io import Volume, write_nifti
@@ -217,8 +217,8 @@ def test_intensities():
     assert not min_max(np.ones(4)).any()
     assert np.array_equal(clip_above(data, 1), data.astype(np.float32))
     assert clip_above(np.arange(1000), 0.9).max() == 899
-    assert nonzero_statistics(np.array([0, 0, 2, 4])) == (3, 1)
-    assert nonzero_statistics(np.zeros(3)) == (0, 1)
+    assert moments(np.array([0, 0, 2, 4]), nonzero=True) == (3, 1)
+    assert moments(np.zeros(3), nonzero=True) == (0, 1)
     for wrong in (lambda: window(data, 1, 1), lambda: clip_above(data, 0)):
         with pytest.raises(ValueError, match=r"window|share"):
             wrong()

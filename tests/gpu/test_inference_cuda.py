@@ -10,7 +10,6 @@ from fheat.inference.replay import Replay
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import Volume
-from fheat.models.card import Intensity
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_the_mask_is_that_of_the_cpu():
     torch.manual_seed(0)
     model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()
-    card = Card(orientation="RAS", spacing=(1.0, 1.2, 0.9), intensity=Intensity(kind="zscore"))
+    card = Card(preprocessing={"orientation": "RAS", "spacing": (1.0, 1.2, 0.9), "intensity": {"kind": "zscore"}})
     data = np.random.default_rng(0).normal(100, 20, (70, 60, 50)).astype(np.float32)
     scan = Volume(data, np.diag([-0.8, 1.0, 1.5, 1.0]))
     here, there = (

@@ -27,10 +27,12 @@ from fheat.io import Volume
 torch.set_num_threads(1)
 
 def measure(line):
-    job = {"to": None, "of": (1, 1, 1), "channels": 1, "classes": 2, "components": False} | json.loads(line)
+    job = {"to": None, "of": (1, 1, 1), "channels": 1, "classes": 2, "components": False, "intensity": {}}
+    job |= json.loads(line)
     network = nn.Sequential(nn.Conv3d(job["channels"], 4, 1), nn.ReLU(), nn.Conv3d(4, job["classes"], 1))
     windows = Windows((32, 32, 32), (32, 32, 32))
-    predictor = Predictor(network, card=Card(spacing=job["to"]), windows=windows, largest_component=job["components"])
+    card = Card(preprocessing={"spacing": job["to"], "intensity": job["intensity"]})
+    predictor = Predictor(network, card=card, windows=windows, largest_component=job["components"])
     shape = job["shape"] if job["channels"] == 1 else (*job["shape"], job["channels"])
     data = np.random.default_rng(0).integers(-1000, 1000, shape, dtype=np.int16)
     volume = Volume(data, np.diag([*job["of"], 1.0]))
@@ -70,6 +72,9 @@ def measured():
     ("job", "times"),
     [
         ({"shape": (300, 300, 300)}, 3),
+        ({"shape": (300, 300, 300), "intensity": {"kind": "zscore"}}, 3),
+        ({"shape": (200, 200, 120), "channels": 8, "intensity": {"kind": "zscore", "nonzero": True}}, 3),
+        ({"shape": (200, 200, 300), "to": (0.7, 0.8, 0.9), "intensity": {"kind": "window", "low": 0, "high": 9}}, 3),
         ({"shape": (300, 300, 300), "components": True}, 3),
         ({"shape": (200, 200, 300), "to": (0.7, 0.8, 0.9)}, 3),
         ({"shape": (300, 300, 300), "to": (2, 2, 2)}, 3),
@@ -78,7 +83,19 @@ def measured():
         ({"shape": (160, 160, 160), "to": (1.45, 1.45, 1.45), "classes": 8}, 3),
         ({"shape": (200, 200, 200), "classes": 4, "components": True}, 3),
     ],
-    ids=["plain", "components", "finer", "coarser", "channels", "anisotropic", "classes", "noise"],
+    ids=[
+        "plain",
+        "z-score",
+        "non-zero",
+        "window",
+        "components",
+        "finer",
+        "coarser",
+        "channels",
+        "anisotropic",
+        "classes",
+        "noise",
+    ],
 )
 def test_the_peak_stays_within_the_printed_bound(measured, job, times):
     """Beyond what the program itself takes, the bound is at most so many times what is used."""

@@ -10,13 +10,13 @@ from torch import nn
 
 from fheat import Card, Predictor, create_model, save
 from fheat.data.orientation import reorient
+from fheat.data.preprocessing import Intensity, Preprocessing
 from fheat.data.resample import coordinates, interpolate, resample
 from fheat.inference.postprocessing import keep_largest
 from fheat.inference.restore import Restorer, paint
-from fheat.inference.scan import Grid, Scan
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
-from fheat.models.card import Intensity, Window
+from fheat.models.card import Window
 from fheat.ops.gates import gates_of
 from tests.grids import affines
 
@@ -43,7 +43,7 @@ def window(length=64):
 
 
 def test_a_marker_lands_on_the_same_physical_voxels_in_every_orientation(tmp_path):
-    predictor = Predictor(Marker(), card=Card(orientation="RAS"), windows=window(24))
+    predictor = Predictor(Marker(), card=Card(preprocessing={"orientation": "RAS"}), windows=window(24))
     rng = np.random.default_rng(0)
     count = 0
     for affine, _ in affines():
@@ -66,7 +66,9 @@ def test_a_marker_lands_on_the_same_physical_voxels_in_every_orientation(tmp_pat
 
 def test_resampling_keeps_the_place_in_every_orientation():
     """A box comes back within one voxel of the coarser grid on every face, whatever spacing the network asks for."""
-    predictor = Predictor(Threshold(), card=Card(orientation="LPS", spacing=(1.1, 0.9, 1.3)), windows=window(32))
+    predictor = Predictor(
+        Threshold(), card=Card(preprocessing={"orientation": "LPS", "spacing": (1.1, 0.9, 1.3)}), windows=window(32)
+    )
     for affine, spacing in affines():
         shape = [max(6, round(24 / step)) if step < 5 else 6 for step in spacing]
         low, high = [n // 3 for n in shape], [n - n // 4 for n in shape]
@@ -90,7 +92,8 @@ def test_resampling_keeps_the_place_in_every_orientation():
 def test_a_real_network_gives_the_same_mask_in_all_48_orientations():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 3, 3, padding=1)).eval()
-    card = Card(orientation="RAS", spacing=(1.0, 1.2, 0.8), intensity=Intensity(kind="zscore"))
+    grid = Preprocessing(orientation="RAS", spacing=(1.0, 1.2, 0.8), intensity=Intensity(kind="zscore"))
+    card = Card(preprocessing=grid)
     predictor = Predictor(net, card=card, windows=Windows((12, 12, 12), (6, 6, 6)))
     data = np.random.default_rng(0).normal(100, 20, (17, 14, 19)).astype(np.float32)
     scan = nibabel.Nifti1Image(data, np.diag([0.7, 1.5, 1.0, 1.0]))
@@ -110,7 +113,10 @@ def test_equal_grids_leave_probabilities_untouched():
 
 
 PIECES = (1, 3, 8, 11, 100)
-GRIDS = (Grid("RAS", (0.7, 1.3, 1.1)), Grid("PIL", (2.3, 0.45, 1.0)), Grid(None, (1.4, 1.4, 0.8)))
+GRIDS = tuple(
+    Preprocessing(orientation=orientation, spacing=spacing)
+    for orientation, spacing in (("RAS", (0.7, 1.3, 1.1)), ("PIL", (2.3, 0.45, 1.0)), (None, (1.4, 1.4, 0.8)))
+)
 
 
 def turned_scan():
@@ -124,7 +130,7 @@ def turned_scan():
 def test_planes_in_pieces_of_any_size_are_those_of_the_whole_resampled(grid, axis):
     volume = turned_scan()
     whole = resample(reorient(volume, grid.orientation or volume.orientation), grid.spacing).data
-    scan = Scan(volume, grid, Intensity())
+    scan = grid.scan(volume)
     assert whole.shape == (*scan.shape, 2)
     for piece in PIECES:
         cuts = [*range(0, scan.shape[axis], piece), scan.shape[axis]]
@@ -137,7 +143,7 @@ def test_planes_in_pieces_of_any_size_are_those_of_the_whole_resampled(grid, axi
 @pytest.mark.parametrize("regions", [(), (1, 5, 2)])
 def test_labels_restored_in_pieces_are_those_of_the_whole_interpolated(grid, axis, regions):
     volume = turned_scan()
-    scan = Scan(volume, grid, Intensity())
+    scan = grid.scan(volume)
     probabilities = torch.rand(3, *scan.shape)
     whole = probabilities
     for other, (target, step, source) in enumerate(zip(scan.shape, scan.steps, scan.source_shape, strict=True)):
@@ -165,7 +171,7 @@ def test_intensity():
 
     def network_input(**intensity):
         seen.clear()
-        card = Card(intensity=Intensity(**intensity))
+        card = Card(preprocessing=Preprocessing(intensity=Intensity(**intensity)))
         Predictor(Spy(), card=card, windows=window(10)).segment(data)
         return seen[-1][0, 0].numpy()
 
@@ -288,7 +294,7 @@ def test_a_model_folder_is_all_it_needs(tmp_path):
     gates_of(model)["enc1"].delta.data.fill_(-1)
     card = Card(
         classes=("background", "chamber"),
-        intensity=Intensity(kind="zscore"),
+        preprocessing=Preprocessing(intensity=Intensity(kind="zscore")),
         window=Window(size=(32, 32, 32), stride=(16, 16, 16)),
     )
     save(model, tmp_path / "model", card)
@@ -318,9 +324,7 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(ValueError, match="NaN, infinity or numbers beyond float32"):
         predictor.segment(np.full((8, 8, 8), np.inf))
     with pytest.raises(ValueError, match="orientation='XYZ'"):
-        Predictor(Threshold(), card=Card(orientation="XYZ"), windows=window()).segment(
-            Volume(np.zeros((8, 8, 8)), np.eye(4))
-        )
+        Preprocessing(orientation="XYZ")
     for bad in ({"kind": "window"}, {"kind": "window", "low": 2, "high": 1}, {"low": 1}, {"nonzero": True}):
         with pytest.raises(ValueError):
             Intensity(**bad)

@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from fheat import BadInput, Card, FractionalHeat, allocation, create_model, load, register_model, retire, save
+from fheat.data.preprocessing import Preprocessing
 from fheat.models.folder import _canonical, _sha256
+from fheat.models.zoo import ZOO
 from fheat.networks.registry import _NETWORKS
 from fheat.ops.gates import gates_of
 
@@ -60,7 +62,7 @@ def test_round_trip_keeps_weights_gates_and_card(tmp_path):
     card = Card(
         title="LA",
         classes=("background", "atrium"),
-        spacing=(0.625, 0.625, 0.625),
+        preprocessing={"orientation": "LPS", "spacing": (0.625, 0.625, 0.625), "intensity": {"kind": "zscore"}},
         window={"size": (112, 112, 80), "stride": (18, 18, 4)},
         training={"labels": 4},
         metrics={"dice": 0.9},
@@ -161,7 +163,7 @@ def test_other_architecture_is_named(folder):
         (lambda c: c["retired"].update(enc9=0.5), "no gate 'enc9'"),
         (lambda c: c["frozen"].update(enc2=0.5), "the gate 'enc2' of fheat_seg is not frozen"),
         (lambda c: c["frozen"].update(enc2=-1.0), "field frozen.enc2"),
-        (lambda c: c.update(format=2), "field format"),
+        (lambda c: c.update(format=3), "field format"),
         (lambda c: c.update(surprise=1), "field surprise"),
         (lambda c: c["card"].update(colour="red"), "field card.colour"),
         (lambda c: c.pop("network"), "field network"),
@@ -415,3 +417,46 @@ def test_loads_in_a_fresh_process_without_pickle(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "t"
+
+
+def as_format_1(content, **stated):
+    """Turn a description into what format 1 wrote: orientation, spacing and intensity in the card, no tolerance."""
+    content["format"] = 1
+    content["card"].pop("preprocessing", None)
+    content["card"].update({"orientation": None, "spacing": None, "intensity": None} | stated)
+
+
+def test_format_1_is_read_with_the_tolerance_its_predictions_had(folder):
+    intensity = {"kind": "window", "low": -100.0, "high": 240.0, "nonzero": False}
+    reseal(folder, lambda c: as_format_1(c, orientation="RAS", spacing=[0.5, 0.5, 2.0], intensity=intensity))
+    value = load(folder).card.preprocessing
+    assert value == Preprocessing(orientation="RAS", spacing=(0.5, 0.5, 2.0), tolerance=0.001, intensity=intensity)
+    reseal(folder, as_format_1)
+    assert load(folder).card.preprocessing == Preprocessing()
+    again = load(save(load(folder), folder.parent / "again"))
+    assert again.card == load(folder).card
+    assert json.loads((folder.parent / "again" / "model.json").read_text())["format"] == 2
+
+
+def test_format_1_is_verified_before_it_is_converted(folder):
+    reseal(folder, lambda c: as_format_1(c, orientation="RAS"))
+    path = folder / "model.json"
+    path.write_text(path.read_text().replace('"RAS"', '"LPS"'))
+    assert "sha256 differs" in refusal(folder)
+    reseal(folder, lambda c: c["card"].update(orientation="XYZ"))
+    assert "field card.preprocessing.orientation" in refusal(folder)
+
+
+def test_the_zoo_keeps_a_format_1_model_that_loads():
+    assert json.loads((ZOO / "la-4" / "model.json").read_text())["format"] == 1
+    value = load("la-4").card.preprocessing
+    assert (value.orientation, value.spacing, value.tolerance) == ("RAS", (0.625, 0.625, 0.625), 0.001)
+    assert value.intensity.kind == "zscore"
+
+
+def test_an_unknown_format_says_what_to_do(folder):
+    reseal(folder, lambda c: c.update(format=3))
+    assert refusal(folder).endswith(
+        "field format is 3, this version of fheat reads 1 and 2; install a newer fheat, "
+        "or write the folder again with this one"
+    )

@@ -100,7 +100,7 @@ def test_other_networks_have_attention_too(name, cases, tmp_path):
 
 def test_nearest_attention_is_that_of_its_cell(finished, cases):
     predictor = Predictor(str(finished / "final"), windows=Windows((32, 32, 32), (32, 32, 32)), device="cpu")
-    volume = Volume(read_image(cases[0]).data[:32, :32, :32], np.diag([*predictor.card.spacing, 1]))
+    volume = Volume(read_image(cases[0]).data[:32, :32, :32], np.diag([*predictor.preprocessing.spacing, 1]))
     found = attention_map(predictor, predictor.scan(volume), "nearest")
     cells = found.reshape(8, 4, 8, 4, 8, 4)
     assert torch.equal(cells, cells[:, :1, :, :1, :, :1].expand_as(cells))
@@ -110,9 +110,9 @@ def test_targets_are_on_the_networks_grid(finished):
     predictor = Predictor(str(finished / "final"), device="cpu")
     mask = np.zeros((10, 12, 14), np.uint8)
     mask[2:6, 4:8, 4:12] = 1
-    same = target_mask(predictor, Volume(mask, np.diag([*predictor.card.spacing, 1])))
+    same = target_mask(predictor, Volume(mask, np.diag([*predictor.preprocessing.spacing, 1])))
     assert np.array_equal(same.numpy(), mask > 0)
-    coarse = target_mask(predictor, Volume(mask, np.diag([*(2 * step for step in predictor.card.spacing), 1])))
+    coarse = target_mask(predictor, Volume(mask, np.diag([*(2 * step for step in predictor.preprocessing.spacing), 1])))
     assert coarse.shape == (20, 24, 28)
     assert int(coarse.sum()) == 8 * int(mask.sum()) - 8  # the outermost voxel of a corner is 27/64 inside
 

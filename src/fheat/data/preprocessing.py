@@ -135,7 +135,7 @@ class PreparedScan:
         self.orientation = preprocessing.orientation or volume.orientation
         view = reorient(volume, self.orientation)
         self._stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
-        self.channels = self._data.shape[3]
+        self.channels: int = self._data.shape[3]
         self.steps = preprocessing.steps(view.spacing)
         x, y, z = self._data.shape[:3]
         self.source_shape: tuple[int, int, int] = x, y, z
