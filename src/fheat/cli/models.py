@@ -13,25 +13,25 @@ from fheat.cli.options import parse
 from fheat.gates.cost import COUNTER, cost, giga
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import zoo_folder, zoo_names
-from fheat.networks.registry import create_model, list_models, model_options
+from fheat.networks.registry import create_model, list_models, model_options, network_plugins
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
 
 @dataclass(frozen=True)
 class Models:
-    """List the networks with their parameters and multiply-adds for one patch, and the zoo: trained models that predict
-    and allocation know by name.
+    """List the networks with their parameters and multiply-adds for one patch, those of other installed packages
+    included, and the zoo: the trained models that the verbs predict and allocation know by name.
 
     Example: fheat models --patch-size 96 96 96
     """
 
     patch_size: tuple[int, int, int] = (112, 112, 80)
-    """Grid of the input."""
+    """Number of voxels of the input along each axis."""
     in_channels: int = 1
-    """Channels of the input."""
+    """Number of channels of the input."""
     out_channels: int = 2
-    """Classes, background included."""
+    """Number of classes, background included."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -39,27 +39,41 @@ class Models:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Models, "models", arguments)
-    missing: list[str] = []
-    rows: list[dict[str, Any]] = []
-    try:
-        for name in list_models():
-            try:
-                rows.append(_row(name, options))
-            except BadInput as error:  # a peer whose library is not installed
-                missing.append(f"{name} is not available: {error}")
-    except (ValueError, RuntimeError, OverflowError) as error:  # the last two: what no memory can hold
-        raise UsageError(str(error).split("\n")[0]) from None
+    rows, unavailable = _networks(options)
     trained = [_trained(name) for name in zoo_names()]
     if options.json:
         result = {"counter": COUNTER, "patch_size": options.patch_size, "networks": rows, "zoo": trained}
-        result["not_available"] = missing
+        result["not_available"] = unavailable
         print(json.dumps(result, indent=1))
         return
     _print(rows, options)
-    for line in missing:
+    for line in unavailable:
         print(line)
     if trained:
         _print_trained(trained)
+
+
+def _networks(options: Models) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return one row per network, and one line for each network that cannot be built here."""
+    plugins = network_plugins()
+    rows: list[dict[str, Any]] = []
+    unavailable = [f"{name} is not available: distribution {reason}" for name, reason in plugins.refused.items()]
+    for name in list_models():
+        distribution = plugins.registered.get(name)
+        try:
+            rows.append(_row(name, options) | ({"distribution": distribution} if distribution else {}))
+        except BadInput as error:  # a network of a library that is not installed
+            unavailable.append(f"{name} is not available: {error}")
+        except Exception as error:
+            reason = str(error).split("\n")[0]
+            if distribution is not None:  # foreign code may raise anything
+                said = f"distribution {distribution}: {type(error).__name__}: {reason}"
+                unavailable.append(f"{name} is not available: {said}")
+            elif isinstance(error, (ValueError, RuntimeError, OverflowError)):  # the last two: no memory can hold it
+                raise UsageError(reason) from None
+            else:
+                raise
+    return rows, unavailable
 
 
 def _row(name: str, options: Models) -> dict[str, Any]:
@@ -102,7 +116,8 @@ def _print(rows: list[dict[str, Any]], options: Models) -> None:
     Console(width=max(Console().width, 80)).print(table)
     for row in rows:
         settings = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
-        print(f"{row['name']} takes {settings or 'no options'}")
+        origin = f" (distribution {row['distribution']})" if "distribution" in row else ""
+        print(f"{row['name']} takes {settings or 'no options'}{origin}")
     print(f"MAC by {COUNTER}.")
 
 

@@ -183,7 +183,7 @@ def _build(manifest: Manifest, path: Path) -> nn.Module:
     except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         reason = str(error).split("\n")[0]
         raise BadInput(
-            path, f"field network: {reason}", "install the version that wrote it, or register_model"
+            path, f"field network: {reason}", "install the version or the package that has it, or register_model"
         ) from None
     gates = gates_of(model)
     for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):

@@ -1,4 +1,8 @@
-"""Networks by name. A new network is one file and one line here."""
+"""Networks by name.
+
+A new network of this package is one file and one line here. A network of another package is an entry point of the
+group `fheat.networks` there, see `fheat.system.plugins`, or a call of `register_model`.
+"""
 
 import difflib
 import inspect
@@ -7,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from fheat.networks.fheat_seg import FHEATSeg
@@ -14,7 +19,10 @@ from fheat.networks.fheat_seg_l import FHEATSegL
 from fheat.networks.light_unetr import LightUNETR
 from fheat.networks.light_unetr_l import LightUNETRL
 from fheat.networks.monai_peers import DynUNet, MedNeXt, SegResNet, SwinUNETR
+from fheat.system.plugins import PluginGroup
 
+GROUP = "fheat.networks"
+"""Entry point group in which other packages declare networks."""
 _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "fheat_seg": FHEATSeg,
     "fheat_seg_l": FHEATSegL,
@@ -55,14 +63,13 @@ def create_model(
     patch_size: Sequence[int] = (112, 112, 80),
     **options: Any,
 ) -> nn.Module:
-    """Build a network by name; `list_models` has the names, `model_options` what each accepts.
+    """Build a network by name; `list_models` has the names, `model_options` the options that each accepts.
 
     >>> model = create_model("fheat_seg", out_channels=3, mixer="gelu")
     >>> model.spec.name
     'fheat_seg'
     """
-    if name not in _NETWORKS:
-        raise ValueError(f"network {name!r} is unknown{_suggest(name, _NETWORKS)}: use {', '.join(_NETWORKS)}")
+    build = _builder(name)
     known = model_options(name)
     for option in options:
         if option not in known:
@@ -72,7 +79,7 @@ def create_model(
         patch = tuple(map(operator.index, patch_size))
     except TypeError:
         raise ValueError(f"patch_size={patch_size!r} is not usable: give one whole number per axis") from None
-    model = _NETWORKS[name](in_channels=in_channels, out_channels=out_channels, patch_size=patch, **options)
+    model = build(in_channels=in_channels, out_channels=out_channels, patch_size=patch, **options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"build of {name!r} returned {type(model).__name__}: it must return a torch.nn.Module")
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
@@ -81,7 +88,7 @@ def create_model(
 
 
 def spec_of(model: nn.Module) -> NetworkSpec:
-    """Return how the network was built, or say that it was not built by `create_model`."""
+    """Return how the network was built, or raise `TypeError` if `create_model` did not build it."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, NetworkSpec):
         raise TypeError(f"{type(model).__name__} has no spec: build it with fheat.create_model, see register_model")
@@ -89,20 +96,48 @@ def spec_of(model: nn.Module) -> NetworkSpec:
 
 
 def list_models() -> list[str]:
-    """Return the names of all networks."""
+    """Return the names of all networks: those of this package first, then those added from elsewhere."""
+    _plugins.load()
     return list(_NETWORKS)
 
 
 def model_options(name: str) -> dict[str, Any]:
-    """Return the options a network takes beyond channels and patch size, with their defaults."""
-    parameters = inspect.signature(_NETWORKS[name]).parameters
+    """Return the options that a network takes beyond channels and patch size, with their defaults."""
+    parameters = inspect.signature(_builder(name)).parameters
     return {key: value.default for key, value in parameters.items() if key not in _COMMON}
 
 
-def register_model(name: str, build: Callable[..., nn.Module]) -> None:
-    """Add a network of your own, so that `create_model`, `save` and `load` know it.
+def provides(network: str | nn.Module) -> frozenset[str]:
+    """Return what a network, or the network of that name, offers beyond logits: `attention`, `features`, or nothing.
 
-    `build` takes in_channels, out_channels and patch_size as keywords, and keyword options with defaults.
+    A `SegmentationNetwork` offers both, and so does any module with a `forward_features` that returns `Features`. A
+    module that offers only one of them says so in an attribute `provides`.
+
+    >>> sorted(provides("fheat_seg")), sorted(provides(nn.Conv3d(1, 2, 1)))
+    (['attention', 'features'], [])
+    """
+    if isinstance(network, nn.Module):
+        return _offer(network)
+    build = _builder(network)
+    if isinstance(build, type):
+        return _offer(build)
+    try:
+        with torch.random.fork_rng(devices=[]):  # the weights of this copy are nobody's business
+            return _offer(create_model(network))
+    except Exception:  # a foreign network that cannot be built offers nothing, and saying so is not our task here
+        return frozenset()
+
+
+def _offer(network: nn.Module | type) -> frozenset[str]:
+    has_features = callable(getattr(network, "forward_features", None))
+    return frozenset(getattr(network, "provides", ("attention", "features") if has_features else ()))
+
+
+def register_model(name: str, build: Callable[..., nn.Module]) -> None:
+    """Add a network of your own, so that `create_model`, `save` and `load` know it in this process.
+
+    `build` takes in_channels, out_channels and patch_size as keywords, and keyword options with defaults. An installed
+    package declares an entry point instead, and every process knows its network.
     """
     if name in _NETWORKS:
         raise ValueError(f"network {name!r} exists already: choose another name")
@@ -114,6 +149,31 @@ def register_model(name: str, build: Callable[..., nn.Module]) -> None:
     if bare:
         raise TypeError(f"build of {name!r} has options without default ({', '.join(bare)}): give each a default")
     _NETWORKS[name] = build
+
+
+def network_plugins() -> PluginGroup:
+    """Return the networks of other packages: which were registered and which were refused."""
+    _plugins.load()
+    return _plugins
+
+
+def _register_plugin(name: str, build: Callable[..., nn.Module]) -> None:
+    if _NETWORKS.get(name) is not build:  # importing the module may have registered it already
+        register_model(name, build)
+
+
+_plugins = PluginGroup(GROUP, _register_plugin)
+
+
+def _builder(name: str) -> Callable[..., nn.Module]:
+    if name not in _NETWORKS:
+        _plugins.load()
+    if name in _NETWORKS:
+        return _NETWORKS[name]
+    if name in _plugins.refused:
+        reason = f"distribution {_plugins.refused[name]}"
+        raise ValueError(f"network {name!r} cannot be used ({reason}): repair or update that package")
+    raise ValueError(f"network {name!r} is unknown{_suggest(name, _NETWORKS)}: use {', '.join(_NETWORKS)}")
 
 
 def _suggest(word: str, known: Any) -> str:

@@ -44,6 +44,8 @@ class PluginGroup:
         self._register = register
         self._loaded = False
         self._lock = RLock()  # a plug-in may ask for the registry while it is imported
+        self.registered: dict[str, str] = {}
+        """The distribution of each plug-in that was registered, by name."""
         self.refused: dict[str, str] = {}
         """For each plug-in that cannot be used, by name: its distribution and the reason, in one line."""
 
@@ -57,6 +59,7 @@ class PluginGroup:
             for name, entry in entries.items():
                 try:
                     self._register(name, entry.load())
+                    self.registered[name] = _distribution(entry)
                 except (Exception, SystemExit) as error:  # foreign code may raise anything
                     self.refused[name] = f"{_distribution(entry)}: {_one_line(error)}"
                     problems.append(f"{name!r} of distribution {self.refused[name]}")
