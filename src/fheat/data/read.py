@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case
+from fheat.io import read_volume
 from fheat.io.h5 import read_h5
-from fheat.io.read import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 

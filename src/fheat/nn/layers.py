@@ -1,4 +1,4 @@
-"""Layers with a fused GPU path beside the plain one: one-group norm, small convolutions, patch convolutions.
+"""Layers with a fast path on a GPU: group norm with one group, small convolutions, patch convolutions.
 
 Parameters and results are those of `nn.GroupNorm`, `nn.Conv3d` and `nn.ConvTranspose3d`, which run everywhere else.
 """
@@ -10,13 +10,16 @@ from fheat.ops import kernels
 
 
 class OneGroupNorm(nn.GroupNorm):
-    """Normalise over channels and grid together, with a scale and shift per channel. Shapes: (N, C, ...), the same."""
+    """Normalise over channels and grid together, with a scale and shift per channel.
+
+    Shapes: (N, C, ...) -> the same.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise every sample."""
+        """Normalise each sample."""
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
         from fheat.ops.kernels.norm import one_group_norm  # Triton takes a second to import
@@ -27,14 +30,14 @@ class OneGroupNorm(nn.GroupNorm):
 
 
 def one_group(channels: int) -> OneGroupNorm:
-    """Normalise over channels and grid together, with a scale and shift per channel."""
+    """Return a norm over channels and grid together, with a scale and shift per channel."""
     return OneGroupNorm(channels)
 
 
 class SmallConv3d(nn.Conv3d):
-    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel where there is one.
+    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel on a GPU.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel gives float32 under autocast too, with
+    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
     channels last in memory. Parameters are those of `nn.Conv3d`.
     """
 
@@ -55,9 +58,10 @@ class SmallConv3d(nn.Conv3d):
 
 
 class PatchConv3d(nn.Conv3d):
-    """Each patch of `side` voxels per axis to one: y = W vec(patch) + b.
+    """Convolution that turns each patch of `side` voxels per axis into one voxel: y = W vec(patch) + b.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...), lying channels last where it is a product.
+    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...). On a GPU it is one matrix product, with channels last in
+    memory.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
@@ -76,9 +80,10 @@ class PatchConv3d(nn.Conv3d):
 
 
 class PatchTransposed3d(nn.ConvTranspose3d):
-    """Each voxel to a patch of `side` voxels per axis: vec(patch) = W^T x + b.
+    """Convolution that turns each voxel into a patch of `side` voxels per axis: vec(patch) = W^T x + b.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z), lying channels last if asked, where it is a product.
+    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z). On a GPU it is one matrix product, with channels last
+    in memory if `channels_last` is set.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int, *, channels_last: bool = False) -> None:

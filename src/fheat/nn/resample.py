@@ -1,4 +1,4 @@
-"""Changing the grid: overlapping stem, strided down and up steps, padding to even and cropping back."""
+"""Layers that change the grid: overlapping stem, halving and doubling, padding to even lengths and cropping back."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ from fheat.nn.layers import PatchConv3d, PatchTransposed3d, SmallConv3d, one_gro
 class Stem(nn.Sequential):
     """Overlapping patch embedding to a quarter of the grid.
 
-    3x3x3 convolutions without bias (stride 2: C/4, stride 2: C/2, stride 1: C), GN and GELU between, GN last.
+    Three 3x3x3 convolutions without bias (stride 2 to C/4, stride 2 to C/2, stride 1 to C channels) with GN and GELU
+    between them and a GN at the end.
     Shapes: (N, in, X, Y, Z) -> (N, C, ceil(X/4), ceil(Y/4), ceil(Z/4)).
     """
 
@@ -68,9 +69,9 @@ class Up(nn.Sequential):
 def pad_to_even(x: Tensor) -> Tensor:
     """Append one zero plane to every odd spatial axis of (N, C, X, Y, Z)."""
     extra = [length % 2 for length in reversed(x.shape[2:])]
-    return F.pad(x, [side for amount in extra for side in (0, amount)]) if any(extra) else x
+    return F.pad(x, [planes for behind in extra for planes in (0, behind)]) if any(extra) else x
 
 
 def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
-    """Keep the leading part of each spatial axis: undoes `pad_to_even`."""
+    """Return the leading part of each spatial axis, which undoes `pad_to_even`."""
     return x[:, :, : grid[0], : grid[1], : grid[2]] if tuple(x.shape[2:]) != tuple(grid) else x
