@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.resample import crop_to, pad_to_even
+from fheat.nn.layers import crop_to, pad_to_even
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
 """Number of channels of each level."""

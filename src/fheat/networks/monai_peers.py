@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.resample import crop_to
+from fheat.nn.layers import crop_to
 from fheat.system.errors import BadInput
 
 

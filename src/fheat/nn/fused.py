@@ -45,7 +45,7 @@ def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
 
 def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[Tensor, Tensor]:
     """Return the features of a stage and the output of its last FHEAT, as `FHEATStage` computes them."""
-    from fheat.ops.kernels.depthwise import residual_depthwise, tables  # Triton takes a second to import
+    from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
     from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
 
@@ -54,7 +54,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
         y = x
         response = gate.response(tuple(x.shape[1:4]), x)
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
-        table = iter(tables([layer.depthwise.weight for trio in layers for layer in trio]))
+        table = iter(weight_tables([layer.depthwise.weight for trio in layers for layer in trio]))
         for light, *_ in layers:
             x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):

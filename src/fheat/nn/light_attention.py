@@ -8,8 +8,7 @@ the attention map stays on its own token grid instead of being resized to a fixe
 import torch
 from torch import Tensor, nn
 
-from fheat.nn.layers import one_group
-from fheat.nn.resample import crop_to
+from fheat.nn.layers import crop_to, one_group
 
 
 class LightAttention(nn.Module):

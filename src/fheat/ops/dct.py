@@ -147,7 +147,7 @@ def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     return product.reshape(*before, product.shape[1], *after)
 
 
-def table(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
+def cosine_matrix(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
     """Return `dct_matrix`, or a contiguous copy of its transpose, on the device and in the dtype of `x`, built once."""
     return _table(x, "transposed" if transposed else "matrix", length)
 

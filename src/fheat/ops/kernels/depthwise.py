@@ -11,7 +11,7 @@ from fheat.ops.kernels.device.depthwise import convolve, convolve_weights
 from fheat.ops.kernels.launch import Tiling, add_rows, partials, tile_each, tiling
 
 
-def tables(weights: Sequence[Tensor]) -> list[Tensor]:
+def weight_tables(weights: Sequence[Tensor]) -> list[Tensor]:
     """Return weights (C, 1, 3, 3, 3), all with the same C, as tables (27, C), the order in which kernels read them."""
     with torch.no_grad():
         return list(torch.stack([weight.flatten(1).t() for weight in weights]))

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fheat.ops.dct import dct, idct, table
+from fheat.ops.dct import cosine_matrix, dct, idct
 from fheat.ops.kernels.device.transform import along_axis, along_axis_and_back
 from fheat.ops.kernels.launch import power_of_two
 
@@ -31,10 +31,10 @@ def filtered(
         spectrum = dct(x, channels_last=True)
         mixed = idct(spectrum * multiplier[..., None], channels_last=True)
         return mixed if closed is None else torch.where(closed, x, mixed), spectrum
-    partial = _along(_along(x, 3, table(x, x.shape[3])), 2, table(x, x.shape[2]))
+    partial = _along(_along(x, 3, cosine_matrix(x, x.shape[3])), 2, cosine_matrix(x, x.shape[2]))
     partial, spectrum = _there_and_back(partial, multiplier.contiguous(), keep_spectrum)
-    partial = _along(partial, 2, table(x, x.shape[2], transposed=True))
-    return _along(partial, 3, table(x, x.shape[3], transposed=True), closed, x), spectrum
+    partial = _along(partial, 2, cosine_matrix(x, x.shape[2], transposed=True))
+    return _along(partial, 3, cosine_matrix(x, x.shape[3], transposed=True), closed, x), spectrum
 
 
 def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
@@ -56,8 +56,8 @@ def _there_and_back(x: Tensor, multiplier: Tensor, keep: bool) -> tuple[Tensor, 
     out, spectrum = torch.empty_like(x), torch.empty_like(x) if keep else None
     programs, columns, shape = _tiles(x, 1)
     along_axis_and_back[programs](
-        x, table(x, length), table(x, length, transposed=True), multiplier, out if spectrum is None else spectrum, out,
-        columns, **shape, C=channels, KEEP=keep,
+        x, cosine_matrix(x, length), cosine_matrix(x, length, transposed=True), multiplier,
+        out if spectrum is None else spectrum, out, columns, **shape, C=channels, KEEP=keep,
     )  # fmt: skip
     return out, spectrum
 
