@@ -1,4 +1,4 @@
-"""Invariants as assertions: call them on your own gates, also inside your own test-suite.
+"""Invariants as assertions, for your own gates and in your own tests.
 
 >>> from fheat import FractionalHeat
 >>> assert_identity_at_zero(FractionalHeat(dims=2, initial_strength=0.0), (1, 2, 8, 8))
@@ -14,7 +14,7 @@ from fheat.ops.heat import FractionalHeat
 
 
 def assert_identity_at_zero(gate: FractionalHeat, shape: Sequence[int], *, dtype: torch.dtype = torch.float32) -> None:
-    """A closed gate returns its input bit for bit, and passes the gradient through unchanged."""
+    """Assert that a closed gate returns its input and the gradient of its output bit for bit."""
     assert gate.closed, f"the gate is open: D = {gate.strength.item():.4g}"
     x = torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_()
     weight = torch.randn(*shape, dtype=torch.float64).to(dtype)
@@ -25,7 +25,7 @@ def assert_identity_at_zero(gate: FractionalHeat, shape: Sequence[int], *, dtype
 
 
 def assert_contraction(gate: FractionalHeat, shape: Sequence[int]) -> None:
-    """The mean is kept and nothing is amplified; off the mean an open gate strictly shrinks (float64)."""
+    """Assert that a gate keeps the mean and amplifies nothing; an open gate reduces the norm of the rest (float64)."""
     x = torch.randn(*shape, dtype=torch.float64)
     axes = tuple(range(-gate.dims, 0))
     x = x - x.mean(dim=axes, keepdim=True)
@@ -40,7 +40,7 @@ def assert_contraction(gate: FractionalHeat, shape: Sequence[int]) -> None:
 
 
 def assert_orthonormal(transform: Callable[[Tensor], Tensor], size: Sequence[int], *, tolerance: float = 1e-12) -> None:
-    """The linear map on a grid of this size keeps inner products (float64)."""
+    """Assert that a linear map on a grid of this size keeps inner products (float64)."""
     cells = torch.Size(size).numel()
     basis = torch.eye(cells, dtype=torch.float64).reshape(cells, *size)
     image = transform(basis).reshape(cells, cells)
@@ -49,7 +49,7 @@ def assert_orthonormal(transform: Callable[[Tensor], Tensor], size: Sequence[int
 
 
 def assert_retirement_is_exact(model: nn.Module, x: Tensor) -> None:
-    """`fheat.retire` changes no bit of the output (evaluation mode)."""
+    """Assert that `fheat.retire` changes no bit of the output (in evaluation mode)."""
     training = model.training
     model.eval()
     try:

@@ -1,11 +1,15 @@
 """Every layout, built by hand: the cases it lists, what it declares, and what it refuses."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fheat import BadInput
+from fheat.cli.main import main
+from fheat.data import layouts
 from fheat.data.case import Case
 from fheat.data.layouts import LAYOUTS, open_dataset
 from fheat.data.read import grid_difference, integers, read_image, read_label
@@ -298,6 +302,61 @@ def test_an_empty_folder_is_said_to_be_empty(tmp_path):
 
 def scan(seed=0, shape=(6, 5, 4)):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+NEW_LAYOUT = '''"""One folder per patient, with scan.nii.gz and mask.nii.gz."""
+
+from pathlib import Path
+
+from fheat.data.case import Case, Dataset
+
+NAME = "patients"
+
+
+def recognises(path: Path) -> bool:
+    """Return whether there are folders of patients."""
+    return any(path.glob("*/scan.nii.gz"))
+
+
+def read(path: Path) -> Dataset:
+    """Return one case per patient."""
+    scans = sorted(path.glob("*/scan.nii.gz"))
+    cases = tuple(Case(scan.parent.name, (scan,), scan.with_name("mask.nii.gz")) for scan in scans)
+    return Dataset(name=path.name, root=path, layout=NAME, cases=cases)
+'''
+
+
+def test_a_new_layout_is_one_file_and_one_line(tmp_path, monkeypatch, capsys):
+    """The file is loaded as if it lay in the folder of layouts; the line is an entry of `LAYOUTS`."""
+    (tmp_path / "patients.py").write_text(NEW_LAYOUT)
+    spec = importlib.util.spec_from_file_location("fheat.data.layouts.patients", tmp_path / "patients.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    data = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    for name in ("p2", "p1"):
+        write_nifti(Volume(data + len(name), np.eye(4)), tmp_path / "study" / name / "scan.nii.gz")
+        write_nifti(Volume((data > 30).astype(np.uint8), np.eye(4)), tmp_path / "study" / name / "mask.nii.gz")
+    assert "no known layout" in refusal(tmp_path / "study")
+    monkeypatch.setattr(layouts, "LAYOUTS", (module, *LAYOUTS))
+    assert listed(open_dataset(tmp_path / "study")) == [
+        ("p1", "train", "mask.nii.gz", False),
+        ("p2", "train", "mask.nii.gz", False),
+    ]
+    assert main(["data", "check", str(tmp_path / "study"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["layout"] == "patients"
+    assert [row["labels"] for row in report["cases"]] == [{"0": 31, "1": 29}] * 2
+    touch(tmp_path, "other/notes.txt")
+    assert "(patients, nnU-Net raw," in refusal(tmp_path / "other")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.NAME)
+def test_every_layout_has_the_three_names(layout, tmp_path):
+    assert Path(layout.__file__).parent == Path(layouts.__file__).parent
+    assert layout.NAME
+    assert callable(layout.read)
+    assert not layout.recognises(tmp_path)
+    assert not layout.recognises(tmp_path / "nowhere")
 
 
 def test_channels_are_stacked_in_order(tmp_path):

@@ -11,7 +11,7 @@ from scipy.ndimage import binary_opening, map_coordinates
 from fheat import BadInput
 from fheat.data.phantom import VEIN_REACH, phantom, write_phantoms
 from fheat.data.phantom_anatomy import draw_body
-from fheat.data.phantom_shapes import Ellipsoid, PhantomGrid, Tube, Waves, doubled, paint
+from fheat.data.phantom_shapes import Ellipsoid, SamplingGrid, Tube, Waves, doubled, paint
 from fheat.io import read_nifti
 
 SEEDS = range(6)
@@ -32,8 +32,8 @@ def skew_grid(shape=(17, 12, 15)):
     turn, _ = np.linalg.qr(np.array([[1.0, 0.4, -0.3], [-0.2, 1.1, 0.5], [0.3, -0.6, 0.9]]))
     affine = np.eye(4)
     affine[:3, :3], affine[:3, 3] = turn * (0.8, 1.1, 1.7), (-9.0, 4.0, -13.0)
-    whole = PhantomGrid(affine, tuple(slice(0, length) for length in shape))
-    part = PhantomGrid(affine, tuple(slice(2, length - 1) for length in shape))
+    whole = SamplingGrid(affine, tuple(slice(0, length) for length in shape))
+    part = SamplingGrid(affine, tuple(slice(2, length - 1) for length in shape))
     return part, positions(affine, shape)[part.within(whole)]
 
 
@@ -132,7 +132,7 @@ def test_veins_go_on_where_the_label_ends():
             affine = np.eye(4)
             for point, inside in ((vein.start, True), (end, False)):
                 affine[:3, 3] = point
-                here = chamber.distance(PhantomGrid(affine, (slice(0, 1),) * 3)).item()
+                here = chamber.distance(SamplingGrid(affine, (slice(0, 1),) * 3)).item()
                 assert here < 0 if inside else here > VEIN_REACH
 
 
@@ -168,7 +168,7 @@ def test_bounds_hold_everything_nearer_than_the_margin(seed):
     body = draw_body(np.random.default_rng(seed))
     affine = np.diag([2.0, 2.0, 2.0, 1.0])
     affine[:3, 3] = -80
-    grid = PhantomGrid(affine, (slice(0, 80),) * 3)
+    grid = SamplingGrid(affine, (slice(0, 80),) * 3)
     where = positions(affine, grid.shape)
     atrium = body.atrium
     for shape in (atrium.chamber, atrium.appendage, *atrium.veins, *(organ.shape for organ in body.heart)):
@@ -182,13 +182,13 @@ def test_waves_are_their_sum_of_cosines_and_have_their_deviation():
     waves = Waves.draw(np.random.default_rng(0), 0.5, 8, 30, 5) + Waves.draw(np.random.default_rng(1), 0.1, 90, 200, 3)
     slow = (np.cos(where @ waves.vectors.T + waves.phases) * waves.amplitudes).sum(axis=-1)
     assert np.abs(waves.on(grid) - slow).max() < 1e-5
-    wide = PhantomGrid(np.eye(4), (slice(0, 128),) * 3)
+    wide = SamplingGrid(np.eye(4), (slice(0, 128),) * 3)
     assert Waves.draw(np.random.default_rng(2), 0.5, 8, 30, 12).on(wide).std() == pytest.approx(0.5, rel=0.1)
 
 
 def test_doubling_is_exact_for_linear_fields_of_any_length():
     for shape in ((6, 7, 9), (8, 4, 5)):
-        whole = PhantomGrid(np.eye(4), tuple(slice(2, 2 + length) for length in shape))
+        whole = SamplingGrid(np.eye(4), tuple(slice(2, 2 + length) for length in shape))
         slope = np.array([1.0, -2.0, 0.5])
         half = whole.halved()
         coarse = np.indices(half.shape).T @ (2 * slope)

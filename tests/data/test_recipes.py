@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fheat import BadInput
-from fheat.data.recipes import Options
+from fheat.data.recipes import RecipeOptions
 from fheat.data.recipes.la import margins
 from fheat.data.recipes.prepare import prepare
 from fheat.data.recipes.split import split_of
@@ -33,7 +33,7 @@ from tests.data.downloads import (
 def test_la_numbers_and_crop(tmp_path, cropped):
     shape = (220, 150, 6)
     cases = make_la(tmp_path / "src", shape)
-    summary = prepare("la", tmp_path / "src", tmp_path / "dst", options=Options(benchmark_crop=cropped))
+    summary = prepare("la", tmp_path / "src", tmp_path / "dst", options=RecipeOptions(benchmark_crop=cropped))
     assert summary.train == cases[:1]
     assert summary.validation == cases[1:2]
     assert summary.test == cases[2:]
@@ -88,7 +88,7 @@ def test_la_h5_is_taken_as_it_is_and_not_cropped_again(tmp_path):
     with h5py.File(folder / "mri_norm2.h5", "w") as file:
         file["image"], file["label"] = data, mask
     with pytest.raises(BadInput, match="cropped already; leave out --benchmark-crop"):
-        prepare("la", tmp_path / "src", tmp_path / "dst", options=Options(benchmark_crop=True))
+        prepare("la", tmp_path / "src", tmp_path / "dst", options=RecipeOptions(benchmark_crop=True))
     summary = prepare("la", tmp_path / "src", tmp_path / "dst")
     assert summary.kind == "h5"
     assert json.loads((tmp_path / "dst" / "dataset.json").read_text())["preparation"]["cropped_around_label"]
@@ -113,7 +113,7 @@ def slow_linear(data, at):
 def test_pancreas_a(tmp_path, cropped):
     shape = (40, 36, 20)
     make_pancreas(tmp_path / "src", shape)
-    summary = prepare("pancreas-a", tmp_path / "src", tmp_path / "dst", options=Options(benchmark_crop=cropped))
+    summary = prepare("pancreas-a", tmp_path / "src", tmp_path / "dst", options=RecipeOptions(benchmark_crop=cropped))
     assert summary.test == ("0064", "0067")
     scan, mask = (read_nifti(file) for file in sorted((tmp_path / "src").rglob("*0001.nii.gz"), key=lambda f: f.name))
     image, label = output(tmp_path / "dst", "0001")
@@ -157,7 +157,7 @@ def test_pancreas_a_crop_is_the_box_and_25_more(tmp_path):
     scan[0, 0, 0] = 1000
     save(tmp_path / "src" / "image0001.nii.gz", scan, np.diag([1.0, 1, 1, 1]))
     save(tmp_path / "src" / "label0001.nii.gz", mask, np.diag([1.0, 1, 1, 1]))
-    prepare("pancreas-a", tmp_path / "src", tmp_path / "dst", options=Options(benchmark_crop=True))
+    prepare("pancreas-a", tmp_path / "src", tmp_path / "dst", options=RecipeOptions(benchmark_crop=True))
     image, label = output(tmp_path / "dst", "0001")
     # x: 40-25 .. 89+2+25. y: 25 .. 97 is 72 wide, 24 more, 12 per side. z: 75 .. 140, 65 wide, 31 more, no room above.
     first = (15, 13, 44)
@@ -177,7 +177,7 @@ def test_pancreas_b(tmp_path, cropped):
     mask = block(shape, ((60, 81), (50, 76), (10, 20)))
     save(tmp_path / "src" / "image0057.nii.gz", data, affine)
     save(tmp_path / "src" / "label0057.nii.gz", mask, affine)
-    summary = prepare("pancreas-b", tmp_path / "src", tmp_path / "dst", options=Options(benchmark_crop=cropped))
+    summary = prepare("pancreas-b", tmp_path / "src", tmp_path / "dst", options=RecipeOptions(benchmark_crop=cropped))
     assert summary.train == ("0057",)
     image, label = output(tmp_path / "dst", "0057")
     size = (120, 112, 60)
@@ -253,7 +253,7 @@ def test_pancreas_dicom_series_and_labels_in_another_orientation(tmp_path):
     write_nifti(Volume(mask[::-1].copy(), np.eye(4)), source / "labels" / "label0001.nii.gz")
     with pytest.raises(BadInput, match="give --flip-labels y"):
         prepare("pancreas-a", source, tmp_path / "other")
-    prepare("pancreas-a", source, tmp_path / "other", options=Options(flip_labels="y"))
+    prepare("pancreas-a", source, tmp_path / "other", options=RecipeOptions(flip_labels="y"))
     assert np.array_equal(output(tmp_path / "other", "0001")[1].data, mask)
 
     shutil.copytree(source / "PANCREAS_0001" / "study" / "series", source / "PANCREAS_0001" / "study" / "second")
@@ -347,7 +347,7 @@ def test_abdomen_window_and_spacing(tmp_path):
     image, _ = output(tmp_path / "dst", case)
     assert np.abs(image.data - (stored.data.clip(-160, 240) + 160.0) / 400).max() < 1e-6
     assert np.allclose(image.affine, AFFINE)
-    prepare("abdomenct1k", tmp_path / "src", tmp_path / "coarse", options=Options(spacing=(1.6, 1.6, 1.6)))
+    prepare("abdomenct1k", tmp_path / "src", tmp_path / "coarse", options=RecipeOptions(spacing=(1.6, 1.6, 1.6)))
     image, label = output(tmp_path / "coarse", case)
     assert image.spacing == pytest.approx((1.6, 1.6, 1.6), abs=1e-5)
     assert image.data.shape == label.data.shape == (5, 4, 6)

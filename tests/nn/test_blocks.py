@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fheat import FractionalHeat
 from fheat.nn import FHEAT, KAN3D, FHEATBlock, FHEATStage, GELUMixer, LightBlock
 from fheat.nn.fheat import mixer
-from fheat.nn.resample import Down, SqueezeExcitation, Stem, Up, crop_to, pad_to_even
+from fheat.nn.layers import Down, SqueezeExcitation, Stem, Up, crop_to, pad_to_even
 from fheat.ops import rational_function
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fheat.nn.conv_blocks import ConvBlock, ConvDown, ConvUp
+from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn.light_attention import GatedMixer, LightAttention, LightAttentionStage
 
 

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.layers import SmallConv3d
-from fheat.nn.resample import Stem
+from fheat.nn.layers import SmallConv3d, Stem
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
 

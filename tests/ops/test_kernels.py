@@ -15,9 +15,9 @@ from torch import nn
 from fheat.nn.blocks import FHEATBlock, FHEATStage
 from fheat.nn.layers import one_group
 from fheat.ops import kernels
-from fheat.ops import largest_component as components
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
+from fheat.ops.largest_component import largest_component
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -121,7 +121,7 @@ def test_the_transform_and_its_inverse(grid):
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 40), (130, 7), (64, 33)])
 def test_shares_are_added_up(rows, width):
-    from fheat.ops.kernels.sums import add_rows
+    from fheat.ops.kernels.launch import add_rows
 
     partial = torch.randn(rows, width)
     assert error(add_rows(partial), partial.double().sum(dim=0)) < 1e-6
@@ -172,9 +172,9 @@ def smooth(seed, radius, cut):
 @pytest.mark.parametrize(("radius", "cut"), [(0, 1.3), (1, 0.2), (2, 0.05)])
 def test_the_largest_component_equals_its_twin_and_cc3d(radius, cut):
     masks = torch.stack([smooth(1, radius, cut), torch.zeros(14, 13, 11, dtype=torch.bool), smooth(2, radius, cut)])
-    plain = components.largest_component(masks)
+    plain = largest_component(masks)
     with kernels.use("always"):
-        found = components.largest_component(masks)
+        found = largest_component(masks)
     assert torch.equal(found, plain)
     assert not found[1].any()
     numbered = cc3d.connected_components(masks[0].numpy(), connectivity=26)
@@ -246,14 +246,14 @@ NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64}
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows")
 done = 0
-for name in ("norm", "mixer", "fheat", "depthwise", "transform", "sums", "conv", "components", "losses"):
+for name in ("norm", "mixer", "fheat", "depthwise", "transform", "tiles", "conv", "largest_component", "losses"):
     module = import_module("fheat.ops.kernels.device." + name)
-    numbers = NUMBERS | {"BLOCK": 1024 if name == "components" else 64}
+    numbers = NUMBERS | {"BLOCK": 1024 if name == "largest_component" else 64}
     for kernel in vars(module).values():
         here = isinstance(kernel, triton.runtime.JITFunction) and kernel.fn.__module__ == module.__name__
-        if not here or "BLOCK" not in kernel.arg_names:
+        if not here or "BLOCK" not in kernel.arg_names or kernel.fn.__name__ == "tile_at":  # a part of kernels
             continue
-        pointer = "*i32" if name == "components" else "*fp32"
+        pointer = "*i32" if name == "largest_component" else "*fp32"
         for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant
             fixed = numbers | (dict.fromkeys(WHOLE, 1) if ones else {})
             kinds = {"mask": "*u8", "eps": "fp32"} | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")

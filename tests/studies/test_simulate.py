@@ -39,7 +39,7 @@ def slow_strengths(chains, iterations, rate, decay, strength):
         members = (chains.chain == chain).nonzero()[:, 0]
         gates = nn.Sequential(*(FractionalHeat(dims=1, alpha=alpha, strength=strength).double() for _ in members))
         for gate, member in zip(gates, members, strict=True):
-            start = torch.tensor(gate._amount.inverse(chains.start[member].item()), dtype=torch.float64)
+            start = torch.tensor(gate._strength.inverse(chains.start[member].item()), dtype=torch.float64)
             gate.delta.data = start  # set_strength would do, but a number passes through float32 on its way
         optimiser = torch.optim.AdamW(gates.parameters(), lr=rate, weight_decay=decay)
         for _ in range(iterations):

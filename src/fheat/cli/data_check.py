@@ -1,4 +1,4 @@
-"""`fheat data check FOLDER`: every case with its geometry and labels, and all problems."""
+"""`fheat data check FOLDER`: list every case with its geometry and labels, and all problems."""
 
 import json
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class Check:
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Dataset folder (nnU-Net, MSD, h5 lists, plain), or a MONAI datalist."""
+    """Dataset folder in a known layout (docs/data.md lists them), or a MONAI datalist."""
     workers: int = WORKERS
-    """Cases read at a time."""
+    """Number of cases that are read at the same time."""
     json: bool = False
     """Print JSON instead of a table."""
 

@@ -1,4 +1,4 @@
-"""`fheat data phantom DST`: synthetic scans with labels, to try everything without data."""
+"""`fheat data phantom DST`: write synthetic scans with labels, to try the other verbs without data."""
 
 import json
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from fheat.system.progress import progress_bar
 
 @dataclass(frozen=True)
 class DataPhantom:
-    """Write synthetic scans of an atrium-like chamber with thin veins among look-alike neighbours, and their labels, in
-    the nnU-Net raw layout. The same seed gives the same files.
+    """Write synthetic scans of a chamber like the left atrium, with thin veins and similar neighbours, and their
+    labels, in the nnU-Net raw layout. The same seed gives the same files.
 
     Example: fheat data phantom phantoms --cases 40
     """
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
-    """Folder to write; must be new or empty."""
+    """Folder to write; it must be new or empty."""
     cases: int = 40
-    """Scans for training and validation."""
+    """Number of scans for training and validation."""
     test: int = 8
-    """Scans for testing, beside them."""
+    """Number of additional scans for testing."""
     seed: int = 0
-    """Seed of everything."""
+    """Seed of the random generator."""
     shape: tuple[int, int, int] = (112, 96, 72)
-    """Voxels of each scan before its axes are turned."""
+    """Number of voxels of each scan along its axes."""
     json: bool = False
     """Print what was written as JSON."""
 

@@ -1,4 +1,4 @@
-"""`fheat data prepare NAME SOURCE TARGET`: a dataset of the paper, from the download to what training reads."""
+"""`fheat data prepare NAME SOURCE TARGET`: turn the download of a public dataset into one that training reads."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.data.recipes import RECIPES
-from fheat.data.recipes import Options as RecipeOptions
-from fheat.data.recipes.prepare import Prepared, prepare
+from fheat.data.recipes import RECIPES, RecipeOptions
+from fheat.data.recipes.prepare import Preparation, prepare
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
 
@@ -22,7 +21,7 @@ VERB = "data prepare"
 
 @dataclass(frozen=True)
 class Prepare:
-    """Prepare a dataset of the paper in the nnU-Net raw layout, with its official split where there is one.
+    """Prepare a dataset of the paper in the nnU-Net raw layout, with its official split if there is one.
 
     Names: la, pancreas-a, pancreas-b, brats2019, msd-task01, abdomenct1k, hnc; docs/datasets.md says what each does.
     Cases that cannot be used are listed and left out; the exit code is then 3.
@@ -31,19 +30,19 @@ class Prepare:
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Dataset."""
+    """Name of the dataset."""
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """Folder as downloaded and unpacked."""
+    """Folder of the dataset as downloaded and unpacked."""
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
-    """Folder to write, new or empty."""
+    """Folder to write; it must be new or empty."""
     benchmark_crop: bool = False
-    """Crop around the label, at test time too, as the published benchmarks of la and pancreas do."""
+    """Crop around the label, test cases included, as the published benchmarks of la and pancreas do."""
     spacing: tuple[float, float, float] | None = None
-    """Millimetres to resample to (abdomenct1k); as stored if not given."""
+    """Spacing in millimetres to resample to (abdomenct1k); by default scans keep their own."""
     flip_labels: str = ""
-    """Axes, of x, y, z, along which the stored labels are turned round (pancreas)."""
+    """Axes, of x, y, z, along which the stored labels are flipped (pancreas)."""
     workers: int = 1
-    """Processes; the result does not depend on it."""
+    """Number of processes; the result does not depend on it."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -88,7 +87,7 @@ def _checked(options: Prepare) -> RecipeOptions:
     return chosen
 
 
-def _text(summary: Prepared) -> str:
+def _text(summary: Preparation) -> str:
     lines = [f"{summary.name} ({summary.kind}) -> {summary.target}"]
     for part in ("train", "validation", "test", "unlabelled"):
         lines.append(f"  {part:<12}{len(getattr(summary, part)):>5}")

@@ -1,4 +1,4 @@
-"""`fheat models`: the networks with their sizes and costs, and the trained models that come with the package."""
+"""`fheat models`: list the networks with their sizes and costs, and the trained models that come with the package."""
 
 import json
 from collections.abc import Sequence

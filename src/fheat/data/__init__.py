@@ -1,1 +1,1 @@
-"""Cases and where they come from: layouts read where they lie, checks, preparation, phantoms."""
+"""Cases and datasets: layouts, checks, recipes for public datasets, preprocessing, training crops, phantoms."""

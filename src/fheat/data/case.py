@@ -1,4 +1,4 @@
-"""Cases, datasets, problems and classes: where the files are, what is declared about them, what is wrong with them."""
+"""Cases and datasets: where the files are, what is declared about them, and the problems that they have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,32 +10,32 @@ Spacing = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Case:
-    """One scan: its image files, its label or the declaration that it has none. No voxels are held here.
+    """One scan: its image files, and its label or the declaration that it has none. It holds no voxels.
 
-    `label` None with `unlabelled` False means that a label is missing though nobody said so, which
-    `fheat.data.check` reports and training refuses. In the h5 layouts image and label are the same file.
+    If `label` is None and `unlabelled` is False, the label is missing without a declaration; `fheat.data.check` reports
+    such a case and training refuses it. In the h5 layouts image and label are the same file.
     """
 
     id: str
     images: tuple[Path, ...]
-    """One file per channel, or a single file or DICOM folder that holds all channels."""
+    """One file per channel, or a single file or DICOM folder with all channels."""
     label: Path | None = None
     unlabelled: bool = False
-    """Declared by the layout to have no label."""
+    """Whether the layout declares that the case has no label."""
     split: str = "train"
     spacing: Spacing | None = None
-    """Millimetres, stated by the layout where the files carry no geometry (h5)."""
+    """Distance of voxels in millimetres, given by the layout if the files have no geometry (h5)."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a dataset. An error makes it unfit for training; a warning asks for a look."""
+    """One problem of a dataset. An error makes it unfit for training; a warning should be looked at."""
 
     case: str
-    """Case id, or an empty string where the problem is the dataset's."""
+    """Id of the case, or an empty string if the problem concerns the whole dataset."""
     path: Path
     field: str
-    """What is wrong: image, label, shape, spacing, origin, orientation, values, channels, id, split, content, ..."""
+    """The property that is wrong: image, label, shape, spacing, origin, orientation, values, channels, split, ..."""
     reason: str
     remedy: str
     severity: Literal["error", "warning"] = "error"
@@ -43,17 +43,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The cases of a folder in the order the layout gives them, with what it says about classes and channels."""
+    """The cases of a folder in the order of its layout, and the classes and channels that it declares."""
 
     name: str
     root: Path
     layout: str
     cases: tuple[Case, ...]
     labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Name to label values; several values make a region, such as whole tumour. Empty where the layout says nothing."""
+    """Label values of each name; several values form a region, such as whole tumour. Empty if none are declared."""
     channels: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """What the layout itself noticed: labels without an image, counts that do not fit."""
+    """Problems that the layout noticed itself: labels without an image, wrong numbers of cases."""
 
     def split(self, name: str) -> tuple[Case, ...]:
         """Return the cases of one split, such as `train`, `validation` or `test`."""

@@ -1,4 +1,4 @@
-"""Everything that can be known to be wrong with a dataset before a day of training is spent on it."""
+"""Checking a dataset: read every case once and report all problems before training is started on it."""
 
 import hashlib
 import os
@@ -19,11 +19,12 @@ from fheat.system.errors import BadInput
 from fheat.system.progress import Progress
 
 WORKERS: Final = min(4, os.cpu_count() or 1)
+"""Default number of threads."""
 
 
 @dataclass(frozen=True)
 class CheckRow:
-    """What one case holds; None where it could not be read."""
+    """The contents of one case; fields are None if it could not be read."""
 
     case: str
     split: str
@@ -32,14 +33,14 @@ class CheckRow:
     spacing: tuple[float, float, float] | None = None
     orientation: str | None = None
     labels: Mapping[int, int] | Literal["unlabelled"] | None = None
-    """Voxels of each label value, or that the case is declared to have no label."""
+    """Number of voxels of each label value, or `unlabelled` if the case is declared to have no label."""
     content: str | None = None
-    """SHA-256 of shape and voxels; equal for an image stored twice, even in another type, format or orientation."""
+    """SHA-256 of shape and voxels; equal for copies of an image, even in another type, format or orientation."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """One row per case, in the dataset's order, and all problems."""
+    """The result of a check: one row per case, in the order of the dataset, and all problems."""
 
     dataset: Dataset
     rows: tuple[CheckRow, ...]
@@ -68,15 +69,15 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None
 
     Args:
         dataset: from `fheat.data.layouts.open_dataset`.
-        workers: threads, each holding one case at a time.
-        progress: called with the number of cases done and in all.
+        workers: number of threads, each of which holds one case at a time.
+        progress: called with the number of cases done and their total.
     """
     rows, problems = [], [*dataset.problems, *_listing_problems(dataset)]
     with ThreadPoolExecutor(max_workers=workers) as pool:
         results = pool.map(lambda case: _check_case(case, dataset), dataset.cases)
-        for done, (row, found) in enumerate(results, start=1):
+        for done, (row, case_problems) in enumerate(results, start=1):
             rows.append(row)
-            problems += found
+            problems += case_problems
             if progress is not None:
                 progress(done, len(dataset.cases))
     problems += _same_content(dataset, rows)
@@ -95,8 +96,8 @@ def _check_case(case: Case, dataset: Dataset) -> tuple[CheckRow, list[Problem]]:
     problems += _image_problems(case, image, dataset)
     labels: Mapping[int, int] | Literal["unlabelled"] | None = "unlabelled" if case.unlabelled else None
     if case.label is not None:
-        labels, found = _check_label(case, image, dataset)
-        problems += found
+        labels, label_problems = _check_label(case, image, dataset)
+        problems += label_problems
     row = CheckRow(
         case=case.id,
         split=case.split,
@@ -131,7 +132,7 @@ def _image_problems(case: Case, image: Volume, dataset: Dataset) -> Iterator[Pro
 
 
 def _check_label(case: Case, image: Volume, dataset: Dataset) -> tuple[Mapping[int, int] | None, list[Problem]]:
-    """Return the voxels of each value, None where they cannot be counted, and what is wrong with the label."""
+    """Return the number of voxels of each value (None if they cannot be counted), and the problems of the label."""
     assert case.label is not None
     try:
         label = read_stored_label(case)
@@ -160,7 +161,7 @@ def _check_label(case: Case, image: Volume, dataset: Dataset) -> tuple[Mapping[i
 
 
 def _listing_problems(dataset: Dataset) -> Iterator[Problem]:
-    """Report an empty dataset, ids given twice and ids in several splits."""
+    """Yield problems of the list of cases: no case, an id that occurs twice, an id in several splits."""
     if not dataset.cases:
         yield Problem("", dataset.root, "cases", "has no cases", "add images where the layout looks for them")
     named = defaultdict(list)
@@ -176,7 +177,7 @@ def _listing_problems(dataset: Dataset) -> Iterator[Problem]:
 
 
 def _same_content(dataset: Dataset, rows: list[CheckRow]) -> Iterator[Problem]:
-    """Report images stored under several ids: across splits the test is spoilt, within one a scan weighs double."""
+    """Yield a problem for each copy of an image, which spoils the test in another split or counts twice in the same."""
     same: defaultdict[str, dict[str, Case]] = defaultdict(dict)
     for row, case in zip(rows, dataset.cases, strict=True):
         if row.content is not None:
@@ -191,7 +192,7 @@ def _same_content(dataset: Dataset, rows: list[CheckRow]) -> Iterator[Problem]:
 
 
 def _count(labels: NDArray[Any]) -> dict[int, int]:
-    """Return the voxels of each value, slab by slab so that no sorted copy of the whole is needed."""
+    """Return the number of voxels of each value, plane by plane, so that no sorted copy of the volume is needed."""
     total: Counter[int] = Counter()
     for index in range(labels.shape[-1]):
         values, counts = np.unique(labels[..., index], return_counts=True)
@@ -200,7 +201,7 @@ def _count(labels: NDArray[Any]) -> dict[int, int]:
 
 
 def _content_hash(data: NDArray[Any]) -> str:
-    """Return the SHA-256 of shape and values as float32, so that the stored type does not hide a copy."""
+    """Return the SHA-256 of shape and values as float32, so that another stored type does not hide a copy."""
     digest = hashlib.sha256(str(data.shape).encode())
     with np.errstate(over="ignore"):
         digest.update(np.asarray(data, np.float32, order="F").T.data)

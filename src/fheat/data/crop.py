@@ -1,6 +1,6 @@
-"""Boxes of voxels: found, enlarged, cut out with the geometry that belongs to them.
+"""Boxes of voxels: find one around a mask, enlarge it, and cut it out of a volume with the right affine.
 
-A box is one (first, past the last) pair of indices per axis, as slices take them.
+A box has one pair (first index, index after the last) per axis, like a slice.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ Box = tuple[Bounds, Bounds, Bounds]
 
 
 def bounding_box(mask: NDArray[Any], *, past_last: int = 1) -> Box | None:
-    """Return the smallest box around the voxels of `mask` (X, Y, Z) that are not zero, or None where there are none.
+    """Return the smallest box around the non-zero voxels of `mask` (X, Y, Z), or None if there are none.
 
-    `past_last` places the upper bound after the last voxel. 1 keeps that voxel and nothing beyond it. Published
-    pre-processing was run with 0, which loses the voxel, and with 2; recipes that reproduce it say so.
+    `past_last` is the distance from the last voxel to the upper bound. With 1 the box ends exactly behind that voxel.
+    Published preprocessing also used 0, which loses the voxel, and 2; recipes that reproduce it say so.
     """
     bounds = []
     for axis in range(3):
         others = tuple(other for other in range(3) if other != axis)
-        found = np.flatnonzero((mask != 0).any(axis=others))
-        if found.size == 0:
+        occupied = np.flatnonzero((mask != 0).any(axis=others))
+        if occupied.size == 0:
             return None
-        bounds.append((int(found[0]), int(found[-1]) + past_last))
+        bounds.append((int(occupied[0]), int(occupied[-1]) + past_last))
     return bounds[0], bounds[1], bounds[2]
 
 
 def enlarge(box: Box, shape: Sequence[int], margins: Sequence[Bounds], *, at_least: Sequence[int] = (0, 0, 0)) -> Box:
-    """Add (before, after) margins, and half of what the box lacks to `at_least` on each side, within the grid.
+    """Return the box grown to `at_least` voxels, half on each side, plus margins (before, after), within the grid.
 
-    The size asked for is that of the box without its margins; an odd lack is rounded down, and what falls off the grid
-    is not made up for on the other side. Margins of zero return the box.
+    `at_least` is the size of the box without its margins. Half of an odd number of missing voxels is rounded down. A
+    part outside the grid is cut off and not added on the other side. Without margins the box is returned as it is.
     """
     a, b, c = (
         (max(low - half - before, 0), min(high + half + after, size))
@@ -55,9 +55,9 @@ def _half(bounds: Bounds, least: int) -> int:
 
 
 def stretch(box: Box, shape: Sequence[int], size: Sequence[int]) -> Box:
-    """Grow the axes shorter than `size` to it, evenly where the grid has room and shifted inwards where it has not.
+    """Return the box grown to at least `size` voxels per axis, evenly, but shifted to lie within the grid.
 
-    An axis of the grid that is itself shorter is taken whole; see `pad`.
+    If an axis of the grid is itself shorter than `size`, the box covers all of it; see `pad`.
     """
     a, b, c = (_stretch(bounds, extent, wanted) for bounds, extent, wanted in zip(box, shape, size, strict=True))
     return a, b, c
@@ -71,7 +71,7 @@ def _stretch(bounds: Bounds, extent: int, wanted: int) -> Bounds:
 
 
 def crop(volume: Volume, box: Box) -> Volume:
-    """Cut a box out of a volume; its voxels stay where they are in space. The whole grid returns the same volume."""
+    """Return the voxels of a box as a volume whose affine keeps them in place. The whole grid gives the same volume."""
     data = volume.data[tuple(slice(*bounds) for bounds in box)]
     affine = volume.affine.copy()
     affine[:3, 3] += affine[:3, :3] @ [low for low, _ in box]
@@ -79,7 +79,7 @@ def crop(volume: Volume, box: Box) -> Volume:
 
 
 def pad(volume: Volume, size: Sequence[int]) -> Volume:
-    """Append zeros at the end of the axes that are shorter than `size`; the affine does not change."""
-    lack = [(0, max(wanted - have, 0)) for wanted, have in zip(size, volume.data.shape, strict=False)]
-    lack += [(0, 0)] * (volume.data.ndim - 3)
-    return volume if not np.any(lack) else Volume(np.pad(volume.data, lack), volume.affine)
+    """Return the volume with zeros appended to axes that are shorter than `size`; the affine does not change."""
+    widths = [(0, max(wanted - length, 0)) for wanted, length in zip(size, volume.data.shape, strict=False)]
+    widths += [(0, 0)] * (volume.data.ndim - 3)
+    return volume if not np.any(widths) else Volume(np.pad(volume.data, widths), volume.affine)

@@ -1,4 +1,4 @@
-"""The scans a path stands for: a file, a DICOM series, a folder of either, or a dataset."""
+"""Listing the scans that a path contains: a file, a DICOM series, a folder of either, or a dataset."""
 
 from pathlib import Path
 
@@ -12,28 +12,28 @@ from fheat.system.errors import BadInput
 def scans_at(path: str | Path) -> tuple[Case, ...]:
     """Return the scans to segment, or raise `BadInput`.
 
-    - a file: that scan;
-    - a folder of DICOM files: one series;
-    - a folder with such folders: every folder in it is a series, every NIfTI file a scan, also those that turn out to
-      be damaged when they are read;
-    - any other folder: the cases of its layout, see `fheat.data.layouts`; a folder of NIfTI files is the simplest.
+    - A file is one scan.
+    - A folder of DICOM files is one series.
+    - In a folder with such folders, every folder is a series and every image file a scan; damaged ones are listed too,
+      and are refused when they are read.
+    - Any other folder has the cases of its layout, see `fheat.data.layouts`; the simplest is a folder of NIfTI files.
     """
-    place = Path(path)
-    if place.is_dir():
-        if holds_dicom(place):
-            return (Case(place.resolve().name, (place,)),)
-        folders = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+    source = Path(path)
+    if source.is_dir():
+        if holds_dicom(source):
+            return (Case(source.resolve().name, (source,)),)
+        folders = [entry for entry in sorted(source.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
         if any(holds_dicom(folder) for folder in folders):
-            files = by_channel(image_files(place))
+            files = by_channel(image_files(source))
             series = {folder.name: (folder,) for folder in folders}
             return tuple(Case(name, paths) for name, paths in sorted((series | files).items()))
-    elif place.is_file() and place.suffix != ".json":
-        if place.suffix == ".h5":
-            raise BadInput(place, "states no spacing", "give the folder with its list of cases, which implies one")
-        return (Case(stem(place).removesuffix("_0000"), (place,)),)
-    elif not place.exists():
-        raise BadInput(place, "does not exist", "give a scan, a folder of scans or a dataset")
-    cases = open_dataset(place).cases
+    elif source.is_file() and source.suffix != ".json":
+        if source.suffix == ".h5":
+            raise BadInput(source, "states no spacing", "give the folder with its list of cases, which implies one")
+        return (Case(stem(source).removesuffix("_0000"), (source,)),)
+    elif not source.exists():
+        raise BadInput(source, "does not exist", "give a scan, a folder of scans or a dataset")
+    cases = open_dataset(source).cases
     if not cases:
-        raise BadInput(place, "holds no scan", "give a folder of scans")
+        raise BadInput(source, "holds no scan", "give a folder of scans")
     return cases

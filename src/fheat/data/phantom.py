@@ -1,9 +1,9 @@
-"""Made-up chest scans with a labelled left atrium: hard enough to learn from, free of patients, the same every time.
+"""Synthetic chest scans with a labelled left atrium: no patient data, reproducible, and hard enough to learn from.
 
-The label is the blood of one bent chamber, of its appendage and of where its veins begin. Its neighbours hold the same
-blood, touch it and are not labelled: no threshold finds it, and a region grown from within leaks into veins and
-neighbours. Anatomy is drawn in millimetres, in a body that is always the same way up; voxel spacing, axis order, flips
-and tilt are drawn apart from it and change only how that body is sampled.
+The label is the blood of one bent chamber, of its appendage and of the first part of its veins. Its neighbours contain
+the same blood, touch it and are not labelled, so neither a threshold nor region growing finds it. The anatomy is drawn
+in millimetres, in a body that is always upright; spacing, axis order, flips and tilt are drawn independently and only
+change how that body is sampled.
 """
 
 import json
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from fheat.data.phantom_anatomy import Atrium, Body, Organ, draw_body
-from fheat.data.phantom_shapes import Field, PhantomGrid, Points, Tube, doubled, paint
+from fheat.data.phantom_shapes import Points, SamplingGrid, ScalarField, Tube, doubled, paint
 from fheat.io import Volume, write_nifti
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
@@ -26,22 +26,30 @@ Shape = tuple[int, int, int]
 Geometry = Literal["varied", "canonical"]
 
 VERSION: Final = 1
-"""Changes whenever the same seed gives other voxels."""
+"""Version of the generator, which changes whenever the same seed gives other voxels."""
 VEIN_REACH: Final = 14.0
-"""Millimetres from the chamber over which a vein still belongs to the label."""
+"""Distance from the chamber, in millimetres, up to which a vein belongs to the label."""
 SMALLEST: Final = 24
-_SLAB: Final = 2**20  # voxels worked on at a time, so that they stay in the last cache
-_PIECE: Final = 2**15  # voxels that receive noise at a time: the second cache
-_VEIN_WALL: Final = 1.2  # millimetres
-_BLUR: Final = 1.2  # width of an edge, in voxels
-_RELIEF_LIMIT: Final = 2.5  # no sum of the waves of a relief is larger, in millimetres
+"""Smallest number of voxels along an axis."""
+_SLAB: Final = 2**20
+"""Number of voxels that are painted together, so that they stay in the last-level cache."""
+_PIECE: Final = 2**15
+"""Number of voxels that receive noise together, so that they stay in the second-level cache."""
+_VEIN_WALL: Final = 1.2
+"""Thickness of the wall of a vein in millimetres."""
+_BLUR: Final = 1.2
+"""Width of an edge in voxels."""
+_RELIEF_LIMIT: Final = 2.5
+"""Upper limit of the relief in millimetres."""
 _BYTES_DEVIATION: Final = float(np.sqrt(4 * (256**2 - 1) / 12))
+"""Standard deviation of the sum of four random bytes."""
 _EVEN_BYTES: Final = np.uint64(0x00FF00FF00FF00FF)
+"""Mask of every second byte of a word."""
 
 
 @dataclass(frozen=True)
 class Phantom:
-    """A scan (int16) and its label (uint8, 0 and 1), both (X, Y, Z) with one affine."""
+    """A scan (int16) and its label (uint8, 0 and 1), both (X, Y, Z) with the same affine."""
 
     image: Volume
     label: Volume
@@ -50,12 +58,12 @@ class Phantom:
 def phantom(
     seed: int | np.random.SeedSequence, shape: Shape = (112, 96, 72), *, geometry: Geometry = "varied"
 ) -> Phantom:
-    """Make one scan and its label; the same seed gives the same voxels.
+    """Return one scan and its label; the same seed gives the same voxels.
 
-    The field of view is about 100 mm whatever the shape, so a small shape is a coarse scan of the whole anatomy; with
-    48 voxels or fewer along an axis a thin vein may come apart. At the default shape spacing is 0.73 to 1.05 mm in
-    plane and 1.1 to 1.8 mm across. `canonical` looks at the same anatomy upright and centred, with axes right,
-    anterior, superior.
+    The field of view is about 100 mm for every shape, so a small shape is a coarse scan of the whole anatomy; with 48
+    voxels or fewer along an axis a thin vein may be interrupted. With the default shape the spacing is 0.73 to 1.05 mm
+    within slices and 1.1 to 1.8 mm between them. `canonical` samples the same anatomy upright and centred, with axes
+    that point right, anterior and superior.
     """
     if min(shape) < SMALLEST:
         raise ValueError(f"shape {shape} is too coarse to hold the anatomy: at least {SMALLEST} voxels along each axis")
@@ -75,9 +83,9 @@ def write_phantoms(
     test: int = 8,
     progress: Progress | None = None,
 ) -> None:
-    """Write a dataset in the raw layout of nnU-Net, with the splits of semi-supervised training beside it.
+    """Write a dataset in the nnU-Net raw layout, with the splits of semi-supervised training in `splits.json`.
 
-    Every case has its label on disk; `splits.json` says which ones training may see. Case i of a seed is the same
+    Every case has a label on disk; `splits.json` lists those that training may use. Case i of a seed is the same
     whatever the number of cases. `progress` is called with the number of scans written and their total.
     """
     root = Path(folder)
@@ -88,13 +96,13 @@ def write_phantoms(
     todo = [(name, "Tr", (0, i)) for i, name in enumerate(names)]
     todo += [(name, "Ts", (1, i)) for i, name in enumerate(held_out)]
     for done, (name, part, key) in enumerate(todo, start=1):
-        made = phantom(np.random.SeedSequence(seed, spawn_key=key), shape)
-        write_nifti(made.image, root / f"images{part}" / f"{name}_0000.nii.gz")
-        write_nifti(made.label, root / f"labels{part}" / f"{name}.nii.gz")
+        scan = phantom(np.random.SeedSequence(seed, spawn_key=key), shape)
+        write_nifti(scan.image, root / f"images{part}" / f"{name}_0000.nii.gz")
+        write_nifti(scan.label, root / f"labels{part}" / f"{name}.nii.gz")
         if progress is not None:
             progress(done, len(todo))
     _write_json(root / "splits.json", _splits(names))
-    # Last, because a layout is recognised by it: an interrupted run is not taken for a dataset.
+    # Written last: a folder without it, of an interrupted run, is not recognised as a dataset.
     _write_json(root / "dataset.json", _description(cases, seed))
 
 
@@ -114,7 +122,7 @@ def _description(cases: int, seed: int) -> dict[str, object]:
 
 
 def _splits(names: list[str]) -> dict[str, object]:
-    """The first 4 or 8 are labelled, the last tenth is for validation, what lies between is unlabelled."""
+    """Return the splits: the first 4 or 8 are labelled, the last tenth validates, the others are unlabelled."""
     last = len(names) - max(1, round(0.1 * len(names)))
     splits: dict[str, object] = {"order": names}
     splits |= {f"labelled_{count}": names[: min(count, last)] for count in (4, 8)}
@@ -123,7 +131,7 @@ def _splits(names: list[str]) -> dict[str, object]:
 
 
 def _stream(sequence: np.random.SeedSequence, number: int) -> np.random.Generator:
-    """Return one of a case's independent streams; unlike `spawn` this leaves the sequence as it was."""
+    """Return one of the independent random generators of a case; unlike `spawn` this does not change the sequence."""
     child = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, number))
     return np.random.Generator(np.random.PCG64(child))
 
@@ -133,7 +141,10 @@ def _canonical(shape: Shape) -> Points:
 
 
 def _draw_affine(rng: np.random.Generator, shape: Shape) -> Points:
-    """Any axis order and flips, two cases in five tilted by 5 to 20 degrees; the thinnest axis is the slice axis."""
+    """Return a random affine: any axis order and flips, a tilt of 5 to 20 degrees in two cases of five.
+
+    The axis with the fewest voxels is the slice axis.
+    """
     slices = 2 - int(np.argmin(shape[::-1]))
     plane = np.sqrt(np.prod(shape) / shape[slices])
     spacing = np.full(3, rng.uniform(76, 108) / plane)
@@ -146,7 +157,7 @@ def _draw_affine(rng: np.random.Generator, shape: Shape) -> Points:
 
 
 def _affine(axes: Points, spacing: Points, middle: Points, shape: Shape) -> Points:
-    """Return the affine of a grid with these axes (columns) whose middle is at `middle`."""
+    """Return the affine of a grid with these axes (columns) and spacing whose centre is at `middle`."""
     affine = np.eye(4)
     affine[:3, :3] = axes * spacing
     affine[:3, 3] = middle - affine[:3, :3] @ ((np.array(shape) - 1) / 2)
@@ -156,13 +167,13 @@ def _affine(axes: Points, spacing: Points, middle: Points, shape: Shape) -> Poin
 def _scan(
     body: Body, affine: Points, shape: Shape, rng: np.random.Generator
 ) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
-    """Sample the body: image and label, each of `shape`."""
+    """Return image and label of the body on a grid, each of `shape`."""
     image, label = np.empty(shape, dtype=np.int16), np.zeros(shape, dtype=np.uint8)
     edge = float(np.cbrt(abs(np.linalg.det(affine[:3, :3]))) * _BLUR)
     step = max(2, _SLAB // (shape[1] * shape[2]) // 2 * 2)
     for start in range(0, shape[0], step):
         rows = slice(start, min(start + step, shape[0]))
-        grid = PhantomGrid(affine, (rows, slice(0, shape[1]), slice(0, shape[2])))
+        grid = SamplingGrid(affine, (rows, slice(0, shape[1]), slice(0, shape[2])))
         signal = _chest(body, grid.halved(), 2 * edge, grid.shape)
         relief = body.relief.on(grid)
         for organ in body.heart:
@@ -172,8 +183,8 @@ def _scan(
     return image, label
 
 
-def _chest(body: Body, grid: PhantomGrid, edge: float, shape: Shape) -> Field:
-    """Return the signal around the heart over `shape`, painted on every second voxel: breathing blurs it anyway."""
+def _chest(body: Body, grid: SamplingGrid, edge: float, shape: Shape) -> ScalarField:
+    """Return the signal around the heart, of `shape`, painted on every second voxel: breathing blurs it anyway."""
     signal = np.full(grid.shape, body.air, dtype=np.float32)
     relief = body.relief.on(grid)
     for organ in body.chest:
@@ -181,7 +192,7 @@ def _chest(body: Body, grid: PhantomGrid, edge: float, shape: Shape) -> Field:
     return doubled(signal, shape)
 
 
-def _add_organ(signal: Field, organ: Organ, grid: PhantomGrid, relief: Field, edge: float) -> None:
+def _add_organ(signal: ScalarField, organ: Organ, grid: SamplingGrid, relief: ScalarField, edge: float) -> None:
     part = grid.crop(*organ.shape.bounds(organ.rim + edge + _RELIEF_LIMIT))
     if part is None:
         return
@@ -193,9 +204,9 @@ def _add_organ(signal: Field, organ: Organ, grid: PhantomGrid, relief: Field, ed
 
 
 def _add_atrium(
-    signal: Field, label: NDArray[np.uint8], atrium: Atrium, grid: PhantomGrid, relief: Field, edge: float
+    signal: ScalarField, label: NDArray[np.uint8], atrium: Atrium, grid: SamplingGrid, relief: ScalarField, edge: float
 ) -> None:
-    """Paint wall and blood over what is there; label the blood, in the veins up to `VEIN_REACH` from the chamber."""
+    """Paint the wall and blood of the atrium, and label the blood, in veins up to `VEIN_REACH` from the chamber."""
     margin = atrium.wall + edge + _RELIEF_LIMIT
     veins = []
     for vein in atrium.veins:
@@ -224,24 +235,25 @@ def _add_atrium(
         wall += np.float32(atrium.healthy)
         paint(signal[box], distance - np.float32(atrium.wall), wall, edge)
         paint(signal[box], distance, atrium.blood, edge)
-    for box, distance in veins:  # after the wall, through which they open
+    for box, distance in veins:  # after the wall, through which the veins open
         paint(signal[box], distance, atrium.blood, edge)
 
 
-def _join(distance: Field, tube: Tube, grid: PhantomGrid, margin: float) -> None:
-    """Make the distance that to the union with the tube, in place."""
+def _join(distance: ScalarField, tube: Tube, grid: SamplingGrid, margin: float) -> None:
+    """Change the distance, in place, to the distance to the union of its shape with the tube."""
     part = grid.crop(*tube.bounds(margin))
     if part is not None:
         nearest = distance[part.within(grid)]
         np.minimum(nearest, tube.distance(part), out=nearest)
 
 
-def _receive(signal: Field, body: Body, gain: Field, rng: np.random.Generator, image: NDArray[np.int16]) -> None:
-    """Fill `image` with the magnitude of the signal times one plus gain, with noise in both components (Rician).
+def _receive(
+    signal: ScalarField, body: Body, gain: ScalarField, rng: np.random.Generator, image: NDArray[np.int16]
+) -> None:
+    """Fill `image` with the magnitude of signal * (1 + gain), with noise in both components (Rician noise).
 
-    All are contiguous and of one shape. The noise of a component is the sum of four random bytes, whose deviation is
-    `_BYTES_DEVIATION`: Gaussian but for tails that end at 3.5 deviations, and about four times faster than
-    `standard_normal`.
+    All arrays are contiguous and have the same shape. The noise of a component is the sum of four random bytes, which
+    is nearly Gaussian with tails up to 3.5 standard deviations and about four times faster than `standard_normal`.
     """
     signal, gain, image = signal.reshape(-1), gain.reshape(-1), image.reshape(-1)
     unit = body.noise / _BYTES_DEVIATION
@@ -263,7 +275,7 @@ def _receive(signal: Field, body: Body, gain: Field, rng: np.random.Generator, i
 
 
 def _byte_sums(count: int, rng: np.random.Generator) -> NDArray[np.int16]:
-    """Return sums of four random bytes, less their mean: 64 random bits make two, added up within the word."""
+    """Return sums of four random bytes minus their mean; 64 random bits give two sums, added within the word."""
     words = rng.integers(0, 2**64, count // 2, dtype=np.uint64)
     odd = words >> np.uint64(8)
     odd &= _EVEN_BYTES

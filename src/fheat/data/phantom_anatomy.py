@@ -1,7 +1,7 @@
-"""The chest of a phantom: what lies where, how bright it is, and how much of that varies from case to case.
+"""The anatomy of a phantom: organs with their positions and brightness, and how they vary from case to case.
 
-Positions and radii are in millimetres, RAS+, from the centre of the body. Drawing a body costs nothing; sampling it on
-a grid is the work of `fheat.data.phantom`.
+Positions and radii are in millimetres (RAS+), relative to the centre of the body. A body is described by shapes;
+`fheat.data.phantom` samples it on a grid.
 """
 
 from collections.abc import Sequence
@@ -17,54 +17,54 @@ _UP, _RIGHT, _LEFT, _FRONT, _BACK, _DOWN = (0, 0, 1), (1, 0, 0), (-1, 0, 0), (0,
 
 @dataclass(frozen=True)
 class Organ:
-    """Something that is not labelled."""
+    """A structure that is not labelled."""
 
     shape: Ellipsoid | Tube
     value: float
     rim: float
-    """Millimetres of another tissue around it."""
+    """Thickness of the tissue around it in millimetres."""
     rim_value: float
 
 
 @dataclass(frozen=True)
 class Atrium:
-    """What is labelled, and the wall around it."""
+    """The labelled structure and the wall around it."""
 
     chamber: Ellipsoid
     appendage: Tube
     veins: tuple[Tube, ...]
     blood: float
     wall: float
-    """Thickness in millimetres."""
+    """Thickness of the wall in millimetres."""
     healthy: float
     scar: float
     patches: Waves
-    """Where the wall is scar: above zero."""
+    """A random field; the wall is scar where it is above zero."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """Everything a scanner sees, and how it sees it. Brightness is relative: blood is about one."""
+    """The whole anatomy and the properties of the scan. Brightness is relative: that of blood is about one."""
 
     chest: tuple[Organ, ...]
-    """In the order of painting: later ones cover earlier ones."""
+    """Structures in the order in which they are painted; later ones cover earlier ones."""
     heart: tuple[Organ, ...]
-    """Painted after the chest."""
+    """Structures that are painted after the chest."""
     atrium: Atrium
-    """Painted last."""
+    """The labelled structure, which is painted last."""
     air: float
     relief: Waves
-    """How far, in millimetres, surfaces depart from their shapes."""
+    """A random field: distance in millimetres of surfaces from their ideal shapes."""
     gain: Waves
-    """Receiver bias and tissue texture: how far a factor departs from one."""
+    """A random field for receiver bias and tissue texture; brightness is multiplied by one plus its value."""
     noise: float
-    """Standard deviation of both components of the signal."""
+    """Standard deviation of the noise in each of the two components of the signal."""
     scale: float
-    """Stored value of brightness one."""
+    """Stored value of a brightness of one."""
 
 
 class _Pen:
-    """Draws shapes near those of a textbook, in a body of one size."""
+    """Draws random shapes near given ones, all for a body of one random size."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -87,20 +87,20 @@ class _Pen:
         bow: float,
         taper: float = 0.0,
     ) -> Tube:
-        """Draw a tube along `along` that bows `towards`; neither direction need be of unit length."""
+        """Return a random tube along `along` that bends `towards`; the directions need not have unit length."""
         rng = self.rng
         first = np.array(along) / np.linalg.norm(along) + rng.normal(0, 0.06, 3)
         first /= np.linalg.norm(first)
         second = np.array(towards) - first * (first @ towards)
         second /= np.linalg.norm(second)
         turn = np.stack([first, second, np.cross(first, second)], axis=1)
-        place = self.size * np.array(start) + rng.normal(0, 0.8, 3)
+        origin = self.size * np.array(start) + rng.normal(0, 0.8, 3)
         width = self.size * radius * rng.uniform(0.88, 1.12)
-        return Tube(place, turn, self.size * length, width, bow * rng.uniform(0.6, 1.4), taper)
+        return Tube(origin, turn, self.size * length, width, bow * rng.uniform(0.6, 1.4), taper)
 
 
 def draw_body(rng: np.random.Generator) -> Body:
-    """Draw one patient and the settings of one scan."""
+    """Return the random anatomy of one patient and the properties of one scan."""
     pen, between = _Pen(rng), rng.uniform
     blood, muscle, fat = between(0.8, 1.1), between(0.4, 0.62), between(0.6, 1.15)
     nulled, lung = between(0.14, 0.32), between(0.06, 0.16)
@@ -118,7 +118,7 @@ def draw_body(rng: np.random.Generator) -> Body:
 
 
 def _chest(pen: _Pen, muscle: float, fat: float, lung: float, nulled: float) -> tuple[Organ, ...]:
-    """Body outline with its fat, lungs, spine, the fat around the heart, oesophagus."""
+    """Return the body with its fat, the lungs, the spine, the fat around the heart, and the oesophagus."""
     between = pen.rng.uniform
     return (
         Organ(pen.ellipsoid((0, 0, 0), (62, 50, 600)), muscle, between(4, 8), fat),
@@ -131,7 +131,7 @@ def _chest(pen: _Pen, muscle: float, fat: float, lung: float, nulled: float) -> 
 
 
 def _heart(pen: _Pen, blood: float, nulled: float) -> tuple[Organ, ...]:
-    """The neighbours that hold the same blood: three chambers, both ends of the aorta, vena cava, lung arteries."""
+    """Return the neighbours with the same blood: three chambers, both ends of the aorta, vena cava, lung arteries."""
 
     def filled(shape: Ellipsoid | Tube, wall: float) -> Organ:
         return Organ(shape, blood * pen.rng.normal(1, 0.05), wall, nulled)
@@ -149,7 +149,7 @@ def _heart(pen: _Pen, blood: float, nulled: float) -> tuple[Organ, ...]:
 
 
 def _atrium(pen: _Pen, blood: float, nulled: float) -> Atrium:
-    """A bean around the oesophagus, two to four veins into the lungs, an appendage towards the front left."""
+    """Return a bent chamber around the oesophagus, two to four veins to the lungs, an appendage to the front left."""
     rng = pen.rng
     chamber = pen.ellipsoid((-3, -8, 3), (26, 14, 20), bend=rng.uniform(0.35, 0.8))
     exits = ((0.8, -0.45, 0.5), (-0.8, -0.4, 0.5), (0.85, -0.5, -0.4), (-0.85, -0.5, -0.35))

@@ -1,4 +1,4 @@
-"""The voxels of a case: channels together, label on the image's grid, or `BadInput` with both values."""
+"""Reading the voxels of a case: the image with all its channels, and the label on the grid of the image."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case
+from fheat.io import read_volume
 from fheat.io.h5 import read_h5
-from fheat.io.read import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 
@@ -25,7 +25,7 @@ def read_image(case: Case) -> Volume:
     first = _read(case.images[0], case)[0]
     if len(case.images) == 1:
         return first
-    together = np.empty((*first.data.shape[:3], len(case.images)), first.data.dtype, order="F")
+    channels = np.empty((*first.data.shape[:3], len(case.images)), first.data.dtype, order="F")
     for index, path in enumerate(case.images):
         channel = _read(path, case)[0] if index else first
         if channel.data.ndim != 3:
@@ -33,15 +33,15 @@ def read_image(case: Case) -> Volume:
         if difference := grid_difference(first, channel):
             reason = f"field {difference.field} is {difference.second}, that of the first channel {difference.first}"
             raise BadInput(path, reason, _SAME_GRID)
-        together = together.astype(np.result_type(together, channel.data), copy=False)
-        together[..., index] = channel.data
-    return Volume(together, first.affine)
+        channels = channels.astype(np.result_type(channels, channel.data), copy=False)
+        channels[..., index] = channel.data
+    return Volume(channels, first.affine)
 
 
 def read_label(case: Case, image: Volume | None = None) -> Volume | None:
-    """Read the label (X, Y, Z) as integers, or None where the case has none.
+    """Read the label (X, Y, Z) as integers; return None if the case has none.
 
-    Its grid must be the image's; give the image where it is at hand, or it is read for the comparison.
+    The label must have the grid of the image, which is read for the comparison unless it is given.
     """
     if case.label is None:
         return None
@@ -58,7 +58,7 @@ def read_label(case: Case, image: Volume | None = None) -> Volume | None:
 
 
 def read_stored_label(case: Case) -> Volume | None:
-    """Read the label as it lies, its grid and values not yet compared with anything."""
+    """Read the label as it is stored, without checking its grid and values; return None if the case has none."""
     if case.label is None:
         return None
     image, label = _read(case.label, case)
@@ -66,7 +66,7 @@ def read_stored_label(case: Case) -> Volume | None:
 
 
 def integers(data: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the values as integers (stored integers unchanged), or None where some are not whole numbers."""
+    """Return the values as integers (integers unchanged), or None if some are not whole numbers."""
     if data.dtype.kind in "iu":
         return data
     lowest, highest = float(data.min()), float(data.max())
@@ -77,23 +77,23 @@ def integers(data: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fractions(data: NDArray[Any]) -> str:
-    """Say how many values are not whole numbers, with an example."""
+    """Return a text that says how many values are not whole numbers, with an example."""
     broken = data[data != np.round(data)]
     example = f", such as {broken[0]:g}" if broken.size else f", as large as {np.abs(data).max():g}"
     return f"{max(broken.size, 1):,} values that are no label numbers{example}"
 
 
 def _check_channel_numbers(case: Case) -> None:
-    """Refuse channels `_0000`, `_0002`: a scan without one in between is not the scan a network knows."""
-    found = [re.search(r"_(\d{4})\.", path.name) for path in case.images]
-    numbers = [int(match[1]) for match in found if match]
-    if len(numbers) == len(found) > 1 and numbers != list(range(len(numbers))):
+    """Raise `BadInput` if a channel is missing between others, such as `_0001` between `_0000` and `_0002`."""
+    matches = [re.search(r"_(\d{4})\.", path.name) for path in case.images]
+    numbers = [int(match[1]) for match in matches if match]
+    if len(numbers) == len(matches) > 1 and numbers != list(range(len(numbers))):
         missing = min(set(range(max(numbers) + 1)) - set(numbers))
         raise BadInput(case.images[0], f"channel _{missing:04d} of {case.id} is missing", "add the file")
 
 
 def _read(path: Path, case: Case) -> tuple[Volume, Volume | None]:
-    """Read one file, or the folder of a DICOM series; only an h5 file brings its label along."""
+    """Read one file, or the folder of a DICOM series, and its label if it is an h5 file with one."""
     if path.suffix == ".h5" and not path.is_dir():
         return read_h5(path, spacing=case.spacing or (1.0, 1.0, 1.0))
     return read_volume(path), None

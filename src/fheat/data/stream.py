@@ -1,6 +1,6 @@
-"""Volumes that stay in host memory: their crops are gathered one iteration ahead and copied beside the work.
+"""Volumes that stay in host memory: crops are gathered one iteration ahead and copied while the device computes.
 
-Nothing random happens here, which scans and where was drawn before; so nothing that is fetched ahead can change a run.
+Nothing random happens here: cases and positions of all crops were drawn before, so reading ahead changes no result.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fheat.data.store import Packed, Size, SmallFacts, VolumeStore, all_coded, bytes_together, corners_at
+from fheat.data.store import Packed, Size, StoreBase, VolumeStore, all_coded, bytes_together, corners_at
 
 _SLOTS = 2
+"""Number of buffers that are used in turn."""
 
 
-class HostStore(SmallFacts):
-    """Images and labels of one dataset split, in host memory; the crops of them that a step needs go to `device`."""
+class HostStore(StoreBase):
+    """Images and labels of one dataset split in host memory; only the crops of an iteration are copied to `device`."""
 
     def __init__(self, volumes: Sequence[Packed], device: torch.device | str = "cpu") -> None:
         super().__init__(volumes, device)
@@ -25,29 +26,29 @@ class HostStore(SmallFacts):
         self.coded = all_coded(volumes)
 
     def crops(self, cases: Tensor, places: Tensor, patch: Size) -> "CropStream":
-        """Return the crops of a run; see `CropStream`."""
+        """Return the crops of a training run; see `CropStream`."""
         return CropStream(self, cases, places, patch)
 
     def cut(self, case: int, corner: Sequence[int], voxels: Tensor, label: Tensor) -> None:
-        """Write one crop as it is kept into `voxels` (C, *patch) and `label` (*patch), by slices."""
+        """Copy one crop as it is stored to `voxels` (C, *patch) and `label` (*patch)."""
         volume = self.volumes[case]
         box = tuple(slice(start, start + length) for start, length in zip(corner, label.shape, strict=True))
         for channel, target in enumerate(voxels.numpy()):
-            found = volume.voxels[channel][box]
+            stored = volume.voxels[channel][box]
             if volume.table is not None and not self.coded:
-                found = volume.table[channel][found]
-            np.copyto(target, found)
+                stored = volume.table[channel][stored]
+            np.copyto(target, stored)
         np.copyto(label.numpy(), 0 if volume.label is None else volume.label[box])
 
 
 class CropStream:
-    """The crops of a run, one batch per iteration, always in the same tensors on the device: a graph can read them.
+    """The crops of a training run, one batch per iteration, always in the same tensors, so that a graph can read them.
 
-    `load` is called by the host before each iteration. While that iteration computes, a thread gathers the next crops
-    into page-locked memory; it only copies in host memory, so it may run while a graph is captured. The copy to the
-    device goes through a stream of its own into one of two slots, and from there into the tensors the step reads.
+    The host calls `load` before each iteration. While that iteration computes, a thread gathers the next crops in
+    page-locked memory; the thread only copies within host memory, so it may run while a graph is captured. A stream of
+    its own copies the crops to one of two buffers on the device, and from there they go to the tensors that are read.
 
-    Args: as `ResidentCrops`, whose crops these equal bit by bit.
+    Arguments and crops are those of `ResidentCrops`, bit for bit.
     """
 
     def __init__(self, store: HostStore, cases: Tensor, places: Tensor, patch: Size) -> None:
@@ -65,12 +66,12 @@ class CropStream:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="crops")
         if self._on_gpu:
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._side.wait_stream(torch.cuda.current_stream(device))  # the slots may be memory that was in use
+            self._side.wait_stream(torch.cuda.current_stream(device))  # the buffers may be memory that is still in use
             self._sent = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
             self._used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
 
     def load(self, iteration: Tensor) -> None:
-        """Make `iteration` the one that is read. After the first call, it must be the next one."""
+        """Load the crops of an iteration. After the first call, it must be the next iteration."""
         if self._next is None:
             self._next = int(iteration)
         ready = self._gathered or self._ask(self._next)
@@ -80,7 +81,7 @@ class CropStream:
         self._gathered = self._ask(self._next) if self._next < len(self._host_cases) else None
 
     def __call__(self, iteration: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images (B, C, *patch) and labels (B, *patch) of the iteration that was loaded."""
+        """Return images (B, C, *patch) and labels (B, *patch) of the iteration that was loaded last."""
         voxels, labels = self._now
         return self.store.decoded(self.cases.index_select(0, iteration[None])[0], voxels), labels.long()
 
@@ -94,7 +95,7 @@ class CropStream:
         )
 
     def _ask(self, iteration: int) -> Future[None]:
-        """Have the crops of an iteration gathered, once its slot has been sent off."""
+        """Start gathering the crops of an iteration, after its buffer was copied to the device."""
         if self._on_gpu:
             self._sent[iteration % _SLOTS].synchronize()
         return self._thread.submit(self._gather, iteration)
@@ -122,15 +123,15 @@ class CropStream:
 
 
 SHARE = 0.5
-"""Of the free memory of a GPU that volumes may take; networks and their gradients need the rest."""
+"""Fraction of the free memory of a GPU that volumes may take; networks and their gradients need the rest."""
 
 
 def place(
     volumes: Sequence[Packed], device: torch.device, resident: Literal["auto", "yes", "no"]
 ) -> VolumeStore | HostStore:
-    """Return a store of the volumes: resident on the device if they fit or are told to, else streamed from the host.
+    """Return a store of the volumes: resident on the device with `yes`, or with `auto` if they fit, else on the host.
 
-    A CPU computes where the volumes are, so there `auto` always means resident.
+    On a CPU `auto` always means resident.
     """
     if resident == "auto":
         resident = "yes" if bytes_together(volumes) <= room(device) else "no"
@@ -138,5 +139,5 @@ def place(
 
 
 def room(device: torch.device) -> float:
-    """Return the bytes that volumes may take on a device."""
+    """Return the number of bytes that volumes may take on a device."""
     return SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")

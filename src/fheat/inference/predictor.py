@@ -19,7 +19,7 @@ from fheat.inference.restore import Restorer
 from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Triple, Weights, Windows
-from fheat.io.read import read_volume
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
 from fheat.models.folder import load

@@ -1,8 +1,9 @@
-"""One DICOM series, a folder of single-frame images, read as a volume that lies where the scanner says.
+"""Reading a DICOM series, a folder of single-frame images, as one volume.
 
-The grid comes from the positions of the slices alone, never from file names or instance numbers: a slice that is
-missing, doubled or out of line is an error with a name, not a stretched volume. DICOM carries no checksum, so a flipped
-bit in stored pixels cannot be noticed; every number of the header that the geometry depends on is checked.
+The grid is computed from the positions of the slices alone, never from file names or instance numbers. A slice that is
+missing, present twice or out of line is an error that names the files; the volume is never stretched instead. DICOM
+has no checksum, so a flipped bit in the pixels cannot be noticed; every number of the header that the geometry depends
+on is checked.
 """
 
 import warnings
@@ -25,17 +26,22 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 LPS_TO_RAS: Final = np.diag([-1.0, -1.0, 1.0, 1.0])
+"""Affine from DICOM's coordinates (left, posterior, superior) to those of `Volume` (right, anterior, superior)."""
 _LARGEST_NUMBER: Final = 1e9
-_ANGLE: Final = 2e-3  # sine of the largest angle taken for rounding: 0.11 degrees, gantries tilt by more
-_GAP: Final = 0.01  # share of the slice distance, and millimetres where that is more
+"""Upper limit of the absolute value of a number in a header."""
+_ANGLE: Final = 2e-3
+"""Sine of the largest angle that counts as rounding, 0.11 degrees; a tilted gantry has more."""
+_GAP: Final = 0.01
+"""Tolerance of slice distances, as a fraction of the distance and in millimetres; the larger of the two counts."""
 _DEFLATED: Final = "1.2.840.10008.1.2.1.99"
+"""Transfer syntax of deflated files."""
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the series was exported"
 
 
 @dataclass(frozen=True)
 class Series:
-    """A volume and the headers of its slices, in the order of the volume's last axis, without their pixels."""
+    """A volume, and the headers of its slices without pixels, in the order of the volume's last axis."""
 
     volume: Volume
     sources: tuple["Dataset", ...]
@@ -43,7 +49,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Slice:
-    """A header and its place in the patient's coordinates (LPS, millimetres)."""
+    """The header of a slice, and its position in the patient's coordinates (LPS, millimetres)."""
 
     file: Path
     header: "Dataset"
@@ -61,30 +67,30 @@ def read_dicom(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
     """Read the one series in a folder, or raise `BadInput`.
 
     Args:
-        folder: holds the slices, one per file, whatever their names. Hidden files, a DICOMDIR and files that are not
-            DICOM are passed over; subfolders are not entered.
-        limit: refuse a series whose voxels take more bytes as float32, before any is decoded.
+        folder: the folder with the slices, one per file, under any names. Hidden files, a DICOMDIR, files that are not
+            DICOM and subfolders are ignored.
+        limit: largest number of bytes of the voxels as float32; a larger series is refused before it is decoded.
 
-    The volume's axes are the image's columns, its rows, and the slices in the direction of columns x rows. Values are
-    rescaled: int16 where slopes and intercepts are whole numbers and every value fits, float32 otherwise.
+    The axes of the volume are the columns of the image, its rows, and the slices in the direction of columns x rows.
+    Values are rescaled, to int16 if slopes and intercepts are whole numbers and every value fits, else to float32.
     """
-    place = Path(folder)
-    require("pydicom", place)
-    headers = {file: _header(file, limit) for file in _dicom_files(place)}
-    _check_one_series(place, headers)
+    path = Path(folder)
+    require("pydicom", path)
+    headers = {file: _header(file, limit) for file in _dicom_files(path)}
+    _check_one_series(path, headers)
     slices = [_slice(file, header) for file, header in headers.items()]
-    _check_one_grid(place, slices)
+    _check_one_grid(path, slices)
     normal = slices[0].normal
     slices.sort(key=lambda one: float(one.position @ normal))
-    affine = _affine(place, slices)
+    affine = _affine(path, slices)
     size = 4 * len(slices) * slices[0].size[0] * slices[0].size[1]
     if size > limit:
-        raise BadInput(place, f"declares {size:,} bytes of voxels, over the limit of {limit:,}", "raise the limit")
+        raise BadInput(path, f"declares {size:,} bytes of voxels, over the limit of {limit:,}", "raise the limit")
     return Series(Volume(_voxels(slices), affine), tuple(one.header for one in slices))
 
 
 def require(package: str, path: Path) -> None:
-    """Raise `BadInput` where an optional package is not installed."""
+    """Raise `BadInput` if an optional package is not installed."""
     try:
         __import__(package)
     except ImportError:
@@ -92,8 +98,8 @@ def require(package: str, path: Path) -> None:
 
 
 @contextmanager
-def refusing(path: Path, said: str = "is damaged", remedy: str = _COPY_AGAIN) -> Iterator[None]:
-    """Turn whatever the DICOM libraries raise on a damaged file into `BadInput`, and silence what they remark."""
+def refusing(path: Path, reason: str = "is damaged", remedy: str = _COPY_AGAIN) -> Iterator[None]:
+    """Turn any error that the DICOM libraries raise on a damaged file into `BadInput`, and silence their warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -103,22 +109,22 @@ def refusing(path: Path, said: str = "is damaged", remedy: str = _COPY_AGAIN) ->
     except Exception as error:
         if isinstance(error, OSError) and error.strerror is not None:
             raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
-        raise BadInput(path, f"{said} ({one_line(error)})", remedy) from None
+        raise BadInput(path, f"{reason} ({one_line(error)})", remedy) from None
 
 
 def one_line(value: object) -> str:
-    """Show a value from a file that may hold anything, in a message of one line."""
+    """Return any value from a file as a text of one line, shortened to 120 characters."""
     text = " ".join(str(value).split()) or type(value).__name__
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def holds_dicom(folder: Path) -> bool:
-    """Say whether a folder directly holds a file that `read_dicom` would take for a slice, by its mark alone."""
+    """Return whether a folder has a file with the DICM mark, which `read_dicom` would read as a slice."""
     return any(_is_marked(file) for file in _candidates(folder))
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Return the files that may be slices: all but hidden ones and a DICOMDIR, which is marked and holds no image."""
+    """Return the files that may be slices: all but hidden files and a DICOMDIR, which has the mark and no image."""
     visible = (file for file in sorted(folder.iterdir()) if not file.name.startswith("."))
     return [file for file in visible if file.name.upper() != "DICOMDIR" and file.is_file()]
 
@@ -133,21 +139,21 @@ def _dicom_files(folder: Path) -> list[Path]:
         raise BadInput(folder, "is a file", "give the folder that holds the series")
     with refusing(folder):
         listed = _candidates(folder)
-    found = []
+    marked_files = []
     for file in listed:
         with refusing(file):
             marked = _is_marked(file)
         if marked:
-            found.append(file)
+            marked_files.append(file)
         elif file.suffix.lower() == ".dcm":
             raise BadInput(file, "is named .dcm and lacks the DICM mark", _COPY_AGAIN)
-    if not found:
+    if not marked_files:
         raise BadInput(folder, "holds no DICOM files", "give the folder that holds the series")
-    return found
+    return marked_files
 
 
 def _header(file: Path, limit: int) -> "Dataset":
-    """Return everything before the pixels, of a single-frame image in grey values that can be decoded here."""
+    """Return the header of a file, or raise `BadInput` if it is not a single-frame grey image that can be decoded."""
     import pydicom
     from pydicom.filereader import read_file_meta_info
     from pydicom.pixels.decoders.base import get_decoder
@@ -157,14 +163,14 @@ def _header(file: Path, limit: int) -> "Dataset":
             raise BadInput(file, f"has over {limit:,} bytes", "raise the limit if it is meant")
         syntax = pydicom.uid.UID(read_file_meta_info(file).get("TransferSyntaxUID") or "missing")
         try:
-            # Deflated files are unpacked whole on opening, whatever their size turns out to be.
+            # A deflated file is unpacked as a whole when it is opened, however large it turns out to be.
             readable = syntax != _DEFLATED and get_decoder(syntax).is_available
         except NotImplementedError:
             readable = False
         if not readable:
             remedy = "convert the series to Explicit VR Little Endian"
             raise BadInput(file, f"field TransferSyntaxUID is {one_line(syntax.name)}: no decoder", remedy)
-        # From memory, not from disk: a damaged length then asks for no more than the file has.
+        # Read from memory, not from disk: a damaged length field then asks for no more than the file has.
         header = pydicom.dcmread(BytesIO(file.read_bytes()), stop_before_pixels=True)
         kind = pydicom.uid.UID(header.get("SOPClassUID") or "missing").name
         if "Image Storage" not in kind:
@@ -175,8 +181,8 @@ def _header(file: Path, limit: int) -> "Dataset":
             raise BadInput(file, f"is multi-frame (NumberOfFrames {header.get('NumberOfFrames')}, {kind})", remedy)
         colours = header.get("SamplesPerPixel"), header.get("PhotometricInterpretation")
         if colours not in ((1, "MONOCHROME1"), (1, "MONOCHROME2")):
-            said = f"fields SamplesPerPixel, PhotometricInterpretation are {one_line(colours)}: not grey values"
-            raise BadInput(file, said, "give a series of grey images")
+            reason = f"fields SamplesPerPixel, PhotometricInterpretation are {one_line(colours)}: not grey values"
+            raise BadInput(file, reason, "give a series of grey images")
         if "ModalityLUTSequence" in header:
             raise BadInput(file, "field ModalityLUTSequence: values through a table are not supported", _CHECK)
         return header
@@ -187,8 +193,8 @@ def _check_one_series(folder: Path, headers: dict[Path, "Dataset"]) -> None:
         series = Counter(str(header.get("SeriesInstanceUID")) for header in headers.values())
     if len(series) > 1:
         counts = ", ".join(str(count) for _, count in series.most_common(8))
-        said = f"field SeriesInstanceUID: holds {len(series)} series (of {counts} files)"
-        raise BadInput(folder, said, "put each series in a folder of its own")
+        reason = f"field SeriesInstanceUID: holds {len(series)} series (of {counts} files)"
+        raise BadInput(folder, reason, "put each series in a folder of its own")
 
 
 def _slice(file: Path, header: "Dataset") -> _Slice:
@@ -200,8 +206,8 @@ def _slice(file: Path, header: "Dataset") -> _Slice:
         cosines = _numbers(file, header, "ImageOrientationPatient", 6).reshape(2, 3)
         lengths = np.linalg.norm(cosines, axis=1)
         if np.abs(lengths - 1).max() > _ANGLE or abs(cosines[0] @ cosines[1]) > _ANGLE:
-            said = f"field ImageOrientationPatient is {cosines.ravel().tolist()}: not two perpendicular unit vectors"
-            raise BadInput(file, said, _CHECK)
+            reason = f"field ImageOrientationPatient is {cosines.ravel().tolist()}: not two perpendicular unit vectors"
+            raise BadInput(file, reason, _CHECK)
         rows, columns = (int(_numbers(file, header, keyword, 1)[0]) for keyword in ("Rows", "Columns"))
         if min(rows, columns) < 1:
             raise BadInput(file, f"fields Rows, Columns are {rows}, {columns}", _CHECK)
@@ -221,7 +227,7 @@ def _numbers(file: Path, header: "Dataset", keyword: str, count: int) -> NDArray
 
 
 def _check_one_grid(folder: Path, slices: Sequence[_Slice]) -> None:
-    """All slices share size, spacing, orientation and frame of reference."""
+    """Raise `BadInput` unless all slices share size, spacing, orientation and frame of reference."""
     first = slices[0]
     for other in slices[1:]:
         frames = first.header.FrameOfReferenceUID, other.header.FrameOfReferenceUID
@@ -238,7 +244,7 @@ def _check_one_grid(folder: Path, slices: Sequence[_Slice]) -> None:
 
 
 def _affine(folder: Path, slices: Sequence[_Slice]) -> NDArray[np.float64]:
-    """Map (column, row, slice) to RAS millimetres, for sorted slices that stand in line at even distances."""
+    """Return the map from (column, row, slice) to RAS millimetres for sorted slices, or raise `BadInput`."""
     first = slices[0]
     if len(slices) == 1:
         step = first.normal * _depth(first)
@@ -258,43 +264,44 @@ def _affine(folder: Path, slices: Sequence[_Slice]) -> NDArray[np.float64]:
 
 
 def _depth(one: _Slice) -> float:
-    """Return the millimetres a single slice stands for."""
+    """Return the thickness of a single slice in millimetres."""
     with refusing(one.file):
         for keyword in ("SpacingBetweenSlices", "SliceThickness"):
             if one.header.get(keyword):
                 return float(_numbers(one.file, one.header, keyword, 1)[0])
-    said = "is a single slice without SpacingBetweenSlices or SliceThickness: its depth is unknown"
-    raise BadInput(one.file, said, "set one of them")
+    reason = "is a single slice without SpacingBetweenSlices or SliceThickness: its depth is unknown"
+    raise BadInput(one.file, reason, "set one of them")
 
 
 def _check_stack(folder: Path, slices: Sequence[_Slice]) -> None:
-    """Refuse sorted slices that coincide, leave a gap, or slide sideways as under a tilted gantry."""
+    """Raise `BadInput` if sorted slices coincide, leave a gap, or shift sideways as under a tilted gantry."""
     positions = np.stack([one.position for one in slices])
     normal = slices[0].normal
     heights = (positions - positions[0]) @ normal
     gaps = np.diff(heights)
     usual = float(np.median(gaps))
 
-    def refuse(index: int, said: str, remedy: str) -> NoReturn:
+    def refuse(index: int, reason: str, remedy: str) -> NoReturn:
         pair = " and ".join(f"{one.file.name} at {one.position.tolist()}" for one in slices[index : index + 2])
-        raise BadInput(folder, f"field ImagePositionPatient: {said}: {pair}", remedy)
+        raise BadInput(folder, f"field ImagePositionPatient: {reason}: {pair}", remedy)
 
     if gaps.min() < 1e-3:
         refuse(int(gaps.argmin()), "two slices at one position", "put each time point or repeat in a folder of its own")
     tolerance = max(_GAP * usual, _GAP)
     worst = int(np.abs(gaps - usual).argmax())
     if abs(gaps[worst] - usual) > tolerance:
-        said = f"a gap of {gaps[worst]:.4g} mm where slices are {usual:.4g} mm apart"
-        refuse(worst, said, "find the missing slices" if gaps[worst] > usual else "keep the slices of one scan")
+        reason = f"a gap of {gaps[worst]:.4g} mm where slices are {usual:.4g} mm apart"
+        refuse(worst, reason, "find the missing slices" if gaps[worst] > usual else "keep the slices of one scan")
     sideways = np.linalg.norm(positions - positions[0] - np.outer(heights, normal), axis=1)
     if (sideways > _GAP + _ANGLE * heights).any():
         degrees = np.degrees(np.arctan2(sideways[-1], heights[-1]))
-        said = f"the stack leans {degrees:.3g} degrees from the normal of its slices (gantry tilt)"
-        refuse(int((sideways - _ANGLE * heights)[1:].argmax()), said, "resample the series onto a straight grid first")
+        reason = f"the stack leans {degrees:.3g} degrees from the normal of its slices (gantry tilt)"
+        worst = int((sideways - _ANGLE * heights)[1:].argmax())
+        refuse(worst, reason, "resample the series onto a straight grid first")
     drift = np.abs(heights - np.linspace(0, heights[-1], len(slices)))
     if drift.max() > tolerance:
-        said = f"distances between slices drift, by {drift.max():.4g} mm in all"
-        refuse(int(drift.argmax()) - 1, said, "keep the slices of one scan")
+        reason = f"distances between slices drift, by {drift.max():.4g} mm in all"
+        refuse(int(drift.argmax()) - 1, reason, "keep the slices of one scan")
 
 
 def _voxels(slices: Sequence[_Slice]) -> NDArray[Any]:
@@ -308,7 +315,7 @@ def _voxels(slices: Sequence[_Slice]) -> NDArray[Any]:
 
 
 def _plane(one: _Slice) -> NDArray[Any]:
-    """Decode a slice, shape (rows, columns), and apply its rescaling: int16 where that is exact, else float32."""
+    """Return the rescaled pixels of a slice, (rows, columns), as int16 if that is exact, else as float32."""
     import pydicom
 
     with refusing(one.file):

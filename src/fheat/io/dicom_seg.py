@@ -1,7 +1,7 @@
-"""A mask as DICOM SEG beside the series it was drawn on, and back.
+"""Writing a mask as a DICOM SEG that belongs to a series, and reading it back.
 
-One file of type BINARY, one segment per foreground class, segment number = label value. Slices without foreground are
-left out, as viewers expect; a mask that is empty altogether keeps all its slices, since a SEG holds at least one.
+The file is of type BINARY and has one segment per foreground class, whose segment number is the label value. Slices
+without foreground are left out, as viewers expect; an empty mask keeps all its slices, because a SEG has at least one.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from highdicom.seg import Segmentation, SegmentDescription
     from pydicom import Dataset
 
-GRID_TOLERANCE: Final = 1e-3  # millimetres
+GRID_TOLERANCE: Final = 1e-3
+"""Largest difference of the affines of mask and series, in millimetres."""
 _LONGEST_LABEL: Final = 64
+"""Largest number of characters of a segment label."""
 _LARGEST_LABEL: Final = 255
-# What the standard allows to be empty and anonymisers remove: highdicom wants it present.
+"""Largest label value."""
 _MAY_BE_EMPTY: Final = (
     "PatientID", "PatientName", "PatientBirthDate", "PatientSex",
     "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
 )  # fmt: skip
+"""Fields that the standard allows to be empty and anonymisers remove, although highdicom needs them."""
 
 
 def write_dicom_seg(
@@ -45,13 +48,13 @@ def write_dicom_seg(
     """Write a mask on the grid of `series`, replacing an older file only once the new one is complete on disk.
 
     Args:
-        mask: whole numbers, shape and affine of `series.volume`; 0 is background.
-        series: as `read_dicom` returned it; patient, study and the referenced slices come from its headers.
+        mask: whole numbers, with the shape and affine of `series.volume`; 0 is background.
+        series: the result of `read_dicom`; patient, study and the referenced slices are taken from its headers.
         classes: names by label value, the background first, as in a model's card. All but the first become segments,
-            also those that are absent from the mask.
-        description, series_number: of the new series.
+            even if they are absent from the mask.
+        description, series_number: fields of the new series.
 
-    What a class is, is not known here: every segment is coded as an anatomical structure, a tissue, made by an
+    The meaning of a class is not known here, so every segment is coded as an anatomical structure, a tissue, made by an
     automatic algorithm; its label is the name of the class.
     """
     target = Path(path)
@@ -65,35 +68,36 @@ def write_dicom_seg(
 
 
 def read_dicom_seg(path: str | Path, series: Series) -> Volume:
-    """Read a SEG on the grid of `series`: uint8, the segment number where there is a segment, 0 elsewhere.
+    """Read a SEG on the grid of `series` as uint8: the segment number inside a segment, 0 elsewhere.
 
-    Refused: fractional segments, segments that overlap, another frame of reference, frames off the grid. Slices that
-    the file leaves out are background.
+    Raises `BadInput` for fractional segments, segments that overlap, another frame of reference, and frames off the
+    grid. Slices that the file leaves out are background.
     """
     file = Path(path)
     require("highdicom", file)
     import highdicom
 
     with refusing(file):
-        found = highdicom.seg.segread(BytesIO(file.read_bytes()))
-        if found.SegmentationType == "FRACTIONAL":
+        segmentation = highdicom.seg.segread(BytesIO(file.read_bytes()))
+        if segmentation.SegmentationType == "FRACTIONAL":
             raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
-        frames = found.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID
+        frames = segmentation.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID
         if frames[0] != frames[1]:
-            said = f"field FrameOfReferenceUID is {one_line(frames[0])}, the series has {one_line(frames[1])}"
-            raise BadInput(file, said, "give the series it was drawn on")
-        if max(found.segment_numbers, default=0) > _LARGEST_LABEL:
-            raise BadInput(file, f"field SegmentNumber goes to {max(found.segment_numbers)}", "number them up to 255")
-        start, count, flipped = _slices_of(file, found, series.volume)
-        # Room for positions rounded when written; where the frames lie was settled above.
-        planes = found.get_volume(combine_segments=True, dtype=np.uint8, rtol=0.05).array
+            reason = f"field FrameOfReferenceUID is {one_line(frames[0])}, the series has {one_line(frames[1])}"
+            raise BadInput(file, reason, "give the series it was drawn on")
+        largest = max(segmentation.segment_numbers, default=0)
+        if largest > _LARGEST_LABEL:
+            raise BadInput(file, f"field SegmentNumber goes to {largest}", "number them up to 255")
+        start, count, flipped = _slices_of(file, segmentation, series.volume)
+        # The tolerance is for positions that were rounded; `_slices_of` has checked where the frames lie.
+        planes = segmentation.get_volume(combine_segments=True, dtype=np.uint8, rtol=0.05).array
         labels = np.zeros(series.volume.data.shape, dtype=np.uint8)
         labels[:, :, start : start + count] = (planes[::-1] if flipped else planes).transpose(2, 1, 0)
         return Volume(labels, series.volume.affine)
 
 
 def _labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) -> NDArray[np.uint8]:
-    """Return the mask as uint8, shape (slices, rows, columns), once it fits the series and the names."""
+    """Return the mask as uint8, (slices, rows, columns), or raise `BadInput` if it does not fit series and classes."""
     remedy = "write the mask on the grid of the series"
     shapes = mask.data.shape, series.volume.data.shape
     if shapes[0] != shapes[1]:
@@ -102,12 +106,12 @@ def _labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) 
     if apart > GRID_TOLERANCE:
         raise BadInput(target, f"affine of the mask is {apart:.4g} off that of the series", remedy)
     if not 2 <= len(classes) <= _LARGEST_LABEL + 1:
-        said = f"{len(classes)} classes: expected the background and 1 to {_LARGEST_LABEL} more"
-        raise BadInput(target, said, "name the classes of the mask")
+        reason = f"{len(classes)} classes: expected the background and 1 to {_LARGEST_LABEL} more"
+        raise BadInput(target, reason, "name the classes of the mask")
     for name in classes[1:]:
         if not name.strip() or len(name) > _LONGEST_LABEL or not name.isprintable() or "\\" in name:
-            said = f"class name {one_line(repr(name))} cannot be a segment label"
-            raise BadInput(target, said, f"use 1 to {_LONGEST_LABEL} printable characters, no backslash")
+            reason = f"class name {one_line(repr(name))} cannot be a segment label"
+            raise BadInput(target, reason, f"use 1 to {_LONGEST_LABEL} printable characters, no backslash")
     values = np.unique(mask.data)
     if not np.isin(values, np.arange(len(classes))).all():
         strays = values[~np.isin(values, np.arange(len(classes)))][:4].tolist()
@@ -137,15 +141,15 @@ def _segmentation(
         omit_empty_frames=bool(labels.any()),
         content_label="SEGMENTATION",
         series_description=description,
-        # Class names in any script; patient fields are decoded already and are encoded anew.
+        # Class names may be in any script. Patient fields are decoded already and are encoded again.
         specific_character_set="ISO_IR 192",
     )
 
 
 def _completed(header: "Dataset", depth: float) -> "Dataset":
-    """Return a copy with the fields that highdicom takes from the first slice.
+    """Return a copy of the first header with all fields that highdicom takes from it.
 
-    With the true distance of the slices there, a reader can tell a slice left out from a wider grid.
+    It states the true distance of the slices, so that a reader can tell a missing slice from a wider grid.
     """
     from pydicom.valuerep import DSfloat
 
@@ -175,13 +179,13 @@ def _describe(number: int, name: str) -> "SegmentDescription":
     )
 
 
-def _slices_of(file: Path, found: Any, volume: Volume) -> tuple[int, int, bool]:
-    """Return the first slice of the series that the SEG's frames span, how many, and whether they run backwards.
+def _slices_of(file: Path, segmentation: Any, volume: Volume) -> tuple[int, int, bool]:
+    """Return the first slice of the series that the SEG covers, their number, and whether the order is reversed.
 
-    Settled from the header, before any frame is unpacked.
+    This needs the header only; no frame is unpacked before.
     """
     remedy = "give the series it was drawn on, or resample it"
-    geometry = found.get_volume_geometry(rtol=0.05)
+    geometry = segmentation.get_volume_geometry(rtol=0.05)
     if geometry is None:
         raise BadInput(file, "field PlanePositionSequence: its frames are not on one even grid", remedy)
     count, rows, columns = geometry.spatial_shape
@@ -197,6 +201,6 @@ def _slices_of(file: Path, found: Any, volume: Volume) -> tuple[int, int, bool]:
     corners = np.array([[0, 0, 0, 1], [columns - 1, rows - 1, count - 1, 1]], dtype=np.float64).T
     apart = float(np.abs((inside - expected) @ corners).max())
     if apart > 0.05 or start < 0 or start + count > depth:
-        said = f"its frames lie {apart:.3g} voxels off the grid of the series, at slices {start} to {start + count - 1}"
-        raise BadInput(file, said, remedy)
+        where = f"at slices {start} to {start + count - 1}"
+        raise BadInput(file, f"its frames lie {apart:.3g} voxels off the grid of the series, {where}", remedy)
     return start, count, flipped

@@ -1,7 +1,7 @@
-"""The h5 files of the semi-supervised papers: one dataset `image`, one dataset `label`, no geometry.
+"""Reading the h5 files of the semi-supervised papers: a dataset `image`, perhaps a dataset `label`, no geometry.
 
-The HDF5 library is known to write past its buffers on malformed files, so it never runs in this process: another one
-(`fheat.io.h5_child`) parses the file and sends back type, shape and voxels. What it sends is checked like any input.
+The HDF5 library is known to write past its buffers on malformed files, so it never runs in this process. Another
+process (`fheat.io.h5_child`) parses the file and sends back type, shape and voxels, which are checked like any input.
 """
 
 import atexit
@@ -27,7 +27,9 @@ from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
 TIMEOUT: Final = 120.0
-_LINE: Final = 2**16
+"""Longest time to read one file, in seconds."""
+_LONGEST_LINE: Final = 2**16
+"""Largest number of bytes of the first line of an answer."""
 _CHECK: Final = "check how the file was written"
 _COPY_AGAIN: Final = "copy it again from its source"
 
@@ -35,14 +37,15 @@ _COPY_AGAIN: Final = "copy it again from its source"
 def read_h5(
     path: str | Path, *, spacing: Sequence[float] = (1.0, 1.0, 1.0), limit: int = SIZE_LIMIT
 ) -> tuple[Volume, Volume | None]:
-    """Read image and label, None where the file has no label, or raise `BadInput`.
+    """Read image and label (None if the file has no label), or raise `BadInput`.
 
     Args:
         path: file with the dataset `image` (X, Y, Z) and perhaps `label` of the same shape.
-        spacing: millimetres; the format has no place for them. The axes are taken to point right, anterior, superior.
-        limit: refuse a file that declares more bytes of voxels than this.
+        spacing: distance of voxels in millimetres, which the format does not store. The axes are assumed to point
+            right, anterior, superior.
+        limit: largest number of bytes of voxels; a file that declares more is refused.
 
-    Stored types are kept (bool becomes uint8). Readers are kept running between calls; threads do not share one.
+    Stored types are kept (bool becomes uint8). Reading processes are kept between calls; threads do not share one.
     """
     idle = _IDLE[os.getpid()]
     try:
@@ -56,9 +59,9 @@ def read_h5(
 
 
 class H5Reader:
-    """One reading process, started when first needed and again after a file ended it. Not shared between threads.
+    """One reading process, started on first need, and again if a file made it end. Not shared between threads.
 
-    Use it in a `with` statement; `read_h5` keeps its own.
+    Use it in a `with` statement; `read_h5` has its own.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
@@ -92,18 +95,18 @@ class H5Reader:
         return Volume(image, affine), Volume(label, affine)
 
     def close(self) -> None:
-        """End the process; a later read starts another."""
+        """End the process; a later read starts a new one."""
         process, self._process = self._process, None
         if process is None:
             return
         process.kill()
         for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):  # a request it never took
+            with contextlib.suppress(OSError):  # a request that it did not read is still in the buffer
                 cast("IO[bytes]", stream).close()
         process.wait()
 
     def _request(self, path: Path, limit: int) -> dict[str, NDArray[Any]]:
-        """Send a request and take the answer. Only a complete answer leaves the process in use."""
+        """Send a request and return the answer. The process ends unless its answer is complete."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = _start()
@@ -125,7 +128,7 @@ class H5Reader:
             complete = True
         except (EOFError, BrokenPipeError):
             code = process.wait()
-            if late.is_set() or code == 14:  # SIGALRM, the reader's own clock
+            if late.is_set() or code == 14:  # SIGALRM, from the timer of the reading process
                 raise BadInput(path, f"took longer than {self._timeout:g} s to read", _COPY_AGAIN) from None
             raise BadInput(path, f"is damaged (the HDF5 library ended with code {abs(code)})", _COPY_AGAIN) from None
         except (ValueError, TypeError, KeyError, MemoryError, RecursionError):
@@ -146,15 +149,15 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # The first forbids HDF5 to load filters from shared libraries; the second keeps the forks single-threaded.
+        # The first setting forbids HDF5 to load filters from shared libraries; the second keeps forks single-threaded.
         env=os.environ | {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"},
     )
 
 
 def _answer(path: Path, process: subprocess.Popen[bytes], limit: int) -> dict[str, NDArray[Any]] | BadInput:
-    """Return the arrays or the refusal; EOFError where the answer ends early, ValueError and its kin for nonsense."""
+    """Return the arrays or the refusal; raise EOFError if the answer ends early, ValueError or similar if it is bad."""
     assert process.stdout is not None
-    line = process.stdout.readline(_LINE)
+    line = process.stdout.readline(_LONGEST_LINE)
     if not line:
         raise EOFError
     reply = json.loads(line)
@@ -170,7 +173,7 @@ def _answer(path: Path, process: subprocess.Popen[bytes], limit: int) -> dict[st
 
 
 def _declared(kind: str, shape: Sequence[int], limit: int) -> NDArray[Any]:
-    """Return the array to be filled; `numpy.empty` takes no memory until it is."""
+    """Return an empty array of the declared type and shape, or raise `ValueError`; it takes no memory until filled."""
     dtype = np.dtype(kind)
     if dtype.kind not in "iuf" or len(shape) != 3 or min(shape) < 1 or math.prod(shape) * dtype.itemsize > limit:
         raise ValueError(f"{kind} {shape}")
@@ -186,8 +189,8 @@ def _fill(stream: Any, data: NDArray[Any]) -> None:
         rest = rest[count:]
 
 
-# By process, because a forked one must not talk to the readers of its parent.
 _IDLE: Final[defaultdict[int, list[H5Reader]]] = defaultdict(list)
+"""Idle readers by process id, because a forked process must not use the readers of its parent."""
 
 
 @atexit.register

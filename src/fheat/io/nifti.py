@@ -1,8 +1,8 @@
-"""NIfTI-1 and NIfTI-2, `.nii` and `.nii.gz`, read to the last checksum and written whole or not at all.
+"""Reading and writing NIfTI-1 and NIfTI-2, `.nii` and `.nii.gz`.
 
-Readers of this format usually stop at the last voxel and never compare the gzip checksum; one flipped bit then goes
-unnoticed in most files. Here the stream is read to its end, in bounded steps, before anything is believed, and a header
-that parses is not yet a geometry that means something.
+Readers of this format usually stop at the last voxel and never compare the gzip checksum, so a flipped bit goes
+unnoticed. Here the stream is read to its end, in bounded steps, before any of it is used, and the geometry in the
+header is checked. A file is written completely or not at all.
 """
 
 import gzip
@@ -23,9 +23,13 @@ from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 
 SIZE_LIMIT: Final = 8 * 2**30
+"""Largest number of bytes of a file's content, unless the caller gives another limit."""
 _STEP: Final = 2**20
-_SECOND_HEADER: Final = 540  # bytes of a NIfTI-2 header, which is how it begins; the first kind has 348
+"""Number of bytes that are unpacked at a time."""
+_SECOND_HEADER: Final = 540
+"""Number of bytes of a NIfTI-2 header, which begins with this number; a NIfTI-1 header has 348."""
 _MILLIMETRES: Final = {"unknown": 1.0, "mm": 1.0, "meter": 1000.0, "micron": 0.001}
+"""Millimetres of each unit."""
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
 
@@ -35,10 +39,10 @@ def read_nifti(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
 
     Args:
         path: `.nii` or `.nii.gz`.
-        limit: refuse a file whose content is larger, in bytes, before holding it in memory.
+        limit: largest number of bytes of the content; a larger file is refused before it is held in memory.
 
     Integer data without scaling keep their type; scaled data become float32. A trailing axis of length one is dropped.
-    The sform says where the scan lies, the qform where there is none; metres and micrometres become millimetres.
+    The affine is the sform, or the qform if there is no sform; metres and micrometres become millimetres.
     """
     file = Path(path)
     try:
@@ -48,7 +52,7 @@ def read_nifti(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
         return Volume(_voxels(file, header, content, shape), _affine(file, header))
     except (BadInput, MemoryError):
         raise
-    except Exception as error:  # nibabel lets many kinds through on damaged headers
+    except Exception as error:  # nibabel raises many kinds of errors on damaged headers
         if isinstance(error, OSError) and error.strerror is not None:
             raise BadInput(file, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
         reason = str(error).split("\n")[0] or type(error).__name__
@@ -71,7 +75,7 @@ def write_nifti(volume: Volume, path: str | Path) -> None:
 
 
 def _stored(header: nibabel.Nifti1Header, data: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the file's content plane by plane, so that no second copy of the voxels is held."""
+    """Yield the content of the file plane by plane, so that there is no second copy of the voxels."""
     start = BytesIO()
     header.write_to(start)
     yield start.getvalue()
@@ -81,7 +85,7 @@ def _stored(header: nibabel.Nifti1Header, data: NDArray[Any]) -> Iterator[bytes]
 
 
 def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Compress to gzip without a time stamp: equal volumes give equal files."""
+    """Yield the parts compressed with gzip, without a time stamp, so that equal volumes give equal files."""
     packer = zlib.compressobj(3, wbits=31)
     for part in parts:
         yield packer.compress(part)
@@ -89,7 +93,7 @@ def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _content(path: Path, limit: int) -> bytearray:
-    """Return the bytes of the image, unpacked in steps and checked against the gzip checksum and the limit."""
+    """Return the content of the file, unpacked in steps and checked against the gzip checksum and the limit."""
     size = path.stat().st_size
     if path.is_dir():
         raise BadInput(path, "is a folder", "give the file in it")
@@ -141,7 +145,7 @@ def _affine(path: Path, header: nibabel.Nifti1Header) -> NDArray[np.float64]:
 
 
 def _shape(path: Path, header: nibabel.Nifti1Header, available: int, limit: int) -> tuple[int, ...]:
-    """Return the shape without trailing ones, once the header's claims fit the limit and the bytes there are."""
+    """Return the shape without trailing ones, or raise `BadInput` if it needs more bytes than there are or allowed."""
     stated: tuple[int, ...] = header.get_data_shape()
     shape, kind = stated, header.get_data_dtype()
     while len(shape) > 3 and shape[-1] == 1:
@@ -157,7 +161,7 @@ def _shape(path: Path, header: nibabel.Nifti1Header, available: int, limit: int)
 
 
 def _voxels(path: Path, header: nibabel.Nifti1Header, content: bytearray, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the voxels where they lie in the content, or scaled as the header asks."""
+    """Return the voxels as a view of the content, or a scaled copy if the header has a scale."""
     slope, intercept = (
         neutral if value is None else value for value, neutral in zip(header.get_slope_inter(), (1.0, 0.0), strict=True)
     )
@@ -175,7 +179,7 @@ def _voxels(path: Path, header: nibabel.Nifti1Header, content: bytearray, shape:
 
 
 def _scaled(stored: NDArray[Any], slope: float, intercept: float) -> NDArray[np.float32]:
-    """Return `stored * slope + intercept`, computed in double precision plane by plane."""
+    """Return `stored * slope + intercept`, computed plane by plane in double precision."""
     data = np.empty(stored.shape, dtype=np.float32, order="F")
     for plane in range(stored.shape[-1]):
         data[..., plane] = stored[..., plane] * np.float64(slope) + intercept

@@ -1,6 +1,6 @@
-"""NRRD with attached data, raw or gzip: the format of the original left-atrium release.
+"""Reading NRRD with attached data, raw or gzip: the format of the original left-atrium release.
 
-The package `nrrd` parses the header; voxels are unpacked here, in bounded steps and to the gzip checksum.
+The package `nrrd` parses the header; voxels are unpacked here, up to their declared size and to the gzip checksum.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from fheat.system.errors import BadInput
 
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
-_SPACES: Final = {
+_SPACES: Final = {  # sign of each axis of a space, relative to RAS
     "right-anterior-superior": (1.0, 1.0, 1.0),
     "ras": (1.0, 1.0, 1.0),
     "left-anterior-superior": (-1.0, 1.0, 1.0),
@@ -47,9 +47,9 @@ def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
 
     Args:
         path: `.nrrd`, header and voxels in one file.
-        limit: refuse a file whose voxels take more bytes, before holding them in memory.
+        limit: largest number of bytes of the voxels; a larger file is refused before they are unpacked.
 
-    Stored types are kept. The space of the file (LPS, LAS or RAS) becomes RAS.
+    Stored types are kept. Coordinates in LPS, LAS or RAS become RAS.
     """
     file = Path(path)
     try:
@@ -65,7 +65,7 @@ def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
         return Volume(_voxels(file, header, stream, shape, kind), _affine(file, header))
     except (BadInput, MemoryError):
         raise
-    except Exception as error:  # pynrrd lets many kinds through on damaged headers
+    except Exception as error:  # pynrrd raises many kinds of errors on damaged headers
         if isinstance(error, OSError) and error.strerror is not None:
             raise BadInput(file, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -102,7 +102,7 @@ def _voxels(
     elif encoding in ("gzip", "gz"):
         try:
             with gzip.GzipFile(fileobj=stream) as unpacked:
-                content = unpacked.read(size + 1)  # one more: the reader then meets the checksum, or finds too much
+                content = unpacked.read(size + 1)  # one byte more, so that the checksum is reached or excess data found
         except (zlib.error, EOFError, gzip.BadGzipFile) as error:
             raise BadInput(path, f"gzip stream is damaged ({error})", _COPY_AGAIN) from None
     else:

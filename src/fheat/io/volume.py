@@ -1,4 +1,4 @@
-"""An image with its place in space."""
+"""A volume: voxels with the affine that says where they lie; and the comparison of two grids."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -7,15 +7,16 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_SPACING = 1000.0  # millimetres; no scanner steps a metre
+LARGEST_SPACING = 1000.0
+"""Largest distance of neighbouring voxels in millimetres; no scanner has more."""
 
 
 @dataclass(frozen=True)
 class Volume:
     """Voxels and the affine that maps their indices to millimetres (RAS+: right, anterior, superior).
 
-    Shapes: `data` (X, Y, Z) or (X, Y, Z, C); `affine` (4, 4). A volume can only be built with a geometry that means
-    something: finite, not singular, a spacing above zero.
+    Shapes: `data` (X, Y, Z) or (X, Y, Z, C); `affine` (4, 4). The constructor refuses an affine that is not finite, is
+    singular, or has a spacing that is not above zero.
     """
 
     data: NDArray[Any]
@@ -36,12 +37,12 @@ class Volume:
 
     @property
     def orientation(self) -> str:
-        """Letters of the directions the axes point in, such as `RAS` or `LPI`."""
+        """Letters of the directions in which the axes point, such as `RAS` or `LPI`."""
         return "".join(nibabel.aff2axcodes(self.affine))
 
 
 def geometry_fault(affine: NDArray[np.float64]) -> str | None:
-    """Say what is wrong with an affine, or None: shape, finite, spacing in (0, 1 m], axes not in one plane."""
+    """Return what is wrong with an affine (shape, NaN, spacing outside (0, 1 m], axes in one plane), or None."""
     if affine.shape != (4, 4):
         return f"has shape {affine.shape}, not (4, 4)"
     if not np.isfinite(affine).all():
@@ -57,12 +58,12 @@ def geometry_fault(affine: NDArray[np.float64]) -> str | None:
 
 
 APART: Final = 0.05
-"""Share of a voxel by which corresponding corners may lie apart: programs round headers differently."""
+"""Largest distance of corresponding corners, as a fraction of a voxel; programs round headers differently."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What two grids do not share, with both values in words."""
+    """The property in which two grids differ, and both its values as text."""
 
     field: str
     first: str
@@ -72,8 +73,8 @@ class Difference:
 def grid_difference(image: Volume, other: Volume) -> Difference | None:
     """Return how two grids differ (shape, orientation, spacing or origin), or None where all voxels coincide.
 
-    Voxels coincide where the corners do. Of a shape with channels only (X, Y, Z) counts for the first volume; the
-    other has none.
+    All voxels coincide if the corners of the grids do. The first volume may have channels, which are not compared; the
+    other volume has none.
     """
     shapes = image.data.shape[:3], other.data.shape
     if shapes[0] != shapes[1]:

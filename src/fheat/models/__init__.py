@@ -1,1 +1,1 @@
-"""Trained networks as things: card, folder, zoo."""
+"""Trained networks: their cards, the folders in which they are stored, and the zoo of published ones."""

@@ -1,4 +1,8 @@
-"""Weights at half their size: large tensors as float16 in the file, float32 again in the network."""
+"""Model folders: a network and its card on disk, protected by checksums. Reading one never executes its content.
+
+A folder has two files: `model.safetensors` with the weights and `model.json` with everything else. Weights can be
+stored in float16, which halves the file; the network gets them back as float32.
+"""
 
 import hashlib
 import json
@@ -21,16 +25,17 @@ from fheat.system.errors import BadInput
 from fheat.system.files import write_folder
 
 FULL_BELOW = 256
-"""Smaller tensors stay float32: gates, rational coefficients, biases and norms. They are 3 % of FHEAT-Seg, and a gate
-must keep D, alpha and above all a closed D = 0 exactly."""
+"""Number of elements below which a tensor stays float32: gates, rational coefficients, biases and norms. They are 3 %
+of FHEAT-Seg, and a gate must keep D, alpha and above all a closed D = 0 exactly."""
 LARGEST_LOSS = 2**-10
-"""Of a tensor, relative to its norm. Rounding alone stays below 2^-11; more means that values fell out of range."""
+"""Largest error of a tensor in float16 relative to its norm. Rounding alone stays below 2^-11; a larger error means
+that values are outside the range of float16."""
 
 
 def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state with every large parameter as float16; buffers, small parameters and vectors stay as they are.
+    """Return the state with all large parameters in float16; buffers, small parameters and vectors do not change.
 
-    Raises `ValueError` naming the first tensor that is not float32, or that float16 cannot hold.
+    Raises `ValueError` that names the first tensor that is not float32 or does not fit float16.
     """
     halved = dict(state)
     for key, _ in model.named_parameters(remove_duplicate=False):
@@ -49,7 +54,7 @@ def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unhalve(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state with float16 as float32, which changes no value."""
+    """Return the state with all float16 tensors as float32, which changes no value."""
     return {key: value.float() if value.dtype == torch.float16 else value for key, value in state.items()}
 
 
@@ -69,18 +74,18 @@ def save(
     overwrite: bool = False,
     dtype: Literal["float16"] | None = None,
 ) -> Path:
-    """Write a network to a folder, whole or not at all.
+    """Write a network to a folder, completely or not at all.
 
     Args:
-        model: built by `create_model` (also from a network added with `register_model`); retired gates stay retired.
-        folder: created; an existing model folder is replaced only with `overwrite`, anything else never.
-        card: classes, preprocessing, training facts and metrics; by default the one the network was loaded with.
-        dtype: `float16` stores a float32 network at half its size, gates and other small tensors excepted; it comes
-            back as float32. Weights that float16 cannot hold are refused.
+        model: a network built by `create_model`; retired gates stay retired.
+        folder: folder to create; an existing model folder is replaced only with `overwrite`, any other folder never.
+        card: classes, preprocessing, training facts and metrics; by default the card with which it was loaded.
+        dtype: `float16` stores the weights of a float32 network at half their size, except gates and other small
+            tensors; `load` returns float32. Weights that do not fit float16 are refused.
     """
     if dtype not in (None, "float16"):
         raise ValueError(f"dtype={dtype!r} is unknown: use 'float16', or None to store what the network has")
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)  # the network inside a compiled one
     spec = spec_of(model)
     own = getattr(model, "card", None)
     card = card or (own if isinstance(own, Card) else Card())
@@ -112,7 +117,7 @@ def save(
 
 
 def check_target(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return where a model folder may be written, links followed, or raise `BadInput`; nothing is touched."""
+    """Return the resolved path to which a model folder may be written, or raise `BadInput`; nothing is changed."""
     target = Path(folder).resolve()
     if target.exists():
         if not overwrite:
@@ -130,11 +135,11 @@ def check_target(folder: str | Path, *, overwrite: bool) -> Path:
 
 
 def load(folder_or_zoo_name: str | Path) -> nn.Module:
-    """Read a network from a model folder or from the zoo, in evaluation mode and in the precision it was saved in.
+    """Read a network from a model folder or from the zoo, in evaluation mode and in the precision of its weights.
 
-    A folder of that name wins over a zoo model, see `fheat.models.zoo`. `model.card` holds its card. Raises `BadInput`
-    naming the file and what differs if a byte changed, a key is missing or superfluous, or the weights belong to
-    another architecture.
+    A folder takes precedence over a zoo model of the same name, see `fheat.models.zoo`. `model.card` is its card.
+    Raises `BadInput` that names the file and the reason if a byte was changed, a key is missing or superfluous, or the
+    weights belong to another network.
     """
     folder = find_folder(folder_or_zoo_name)
     manifest = read_manifest(folder)
@@ -149,7 +154,7 @@ def load(folder_or_zoo_name: str | Path) -> nn.Module:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and verify `model.json` alone."""
+    """Read and verify `model.json` only."""
     path = folder / MANIFEST
     if not path.exists():
         inside = [child.parent for child in sorted(folder.glob(f"*/{MANIFEST}"))]
@@ -229,9 +234,9 @@ def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None
             raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
         if key not in expected:
             raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
-        found, wanted = tuple(stored[key].shape), tuple(expected[key].shape)
-        if found != wanted:
-            raise BadInput(path, f"key {key!r} has shape {found} where {name} has {wanted}", _GET_AGAIN)
+        shape, wanted = tuple(stored[key].shape), tuple(expected[key].shape)
+        if shape != wanted:
+            raise BadInput(path, f"key {key!r} has shape {shape} where {name} has {wanted}", _GET_AGAIN)
         if stored[key].is_floating_point() != expected[key].is_floating_point():
             raise BadInput(
                 path, f"key {key!r} is {stored[key].dtype} where {name} has {expected[key].dtype}", _GET_AGAIN
@@ -245,7 +250,7 @@ def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None
 
 
 def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
-    """Return the first parameter with NaN or infinity; buffers may hold infinities on purpose."""
+    """Return the name of the first parameter with NaN or infinity, or None; buffers may hold infinity on purpose."""
     return next((key for key, _ in model.named_parameters() if not torch.isfinite(state[key]).all()), None)
 
 

@@ -1,4 +1,4 @@
-"""The zoo: trained model folders that come with the package, called by name."""
+"""The zoo: trained models that come with the package and are loaded by name."""
 
 import difflib
 import re
@@ -9,6 +9,7 @@ from fheat.models.card import Card
 from fheat.system.errors import BadInput
 
 ZOO = Path(__file__).parents[1] / "zoo"
+"""Folder of the zoo, with one model folder per model."""
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _SEPARATORS = ("/", "\\")
 
@@ -19,17 +20,17 @@ def zoo_names() -> list[str]:
 
 
 def zoo_folder(name: str) -> Path:
-    """Return the model folder of a zoo model, or raise `BadInput` that lists the names."""
+    """Return the model folder of a zoo model, or raise `BadInput` that lists the zoo."""
     if name not in zoo_names():
         raise BadInput(name, "no such model folder or zoo model", _remedy(name))
     return ZOO / name
 
 
 def find_folder(folder_or_zoo_name: str | Path) -> Path:
-    """Return the folder that is meant, or raise `BadInput`; what is in it is not looked at.
+    """Return the folder of a path or of a zoo model, or raise `BadInput`. The content of the folder is not checked.
 
-    A `Path`, and a string with a separator in it, is always a path. Any other string is a folder if there is one of
-    that name here, else a zoo model.
+    A `Path`, and a string that contains a separator, is always a path. Any other string names a folder in the working
+    directory if there is one, else a zoo model.
     """
     folder = Path(folder_or_zoo_name)
     if not str(folder_or_zoo_name):
@@ -44,14 +45,14 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
 
 
 def checked_name(name: str) -> str:
-    """Return a name that a zoo model can have, or raise `ValueError`."""
+    """Return the name if a zoo model can have it, else raise `ValueError`."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"name {name!r} is not usable: use lower-case letters and digits joined by - or .")
     return name
 
 
 def missing_facts(card: Card) -> list[str]:
-    """Return what the card of a zoo model must state and this one does not."""
+    """Return the fields that the card of a zoo model must have and this card does not."""
     stated = {
         "title": card.title,
         "classes": card.classes,

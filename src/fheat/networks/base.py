@@ -1,4 +1,4 @@
-"""What every segmentation network is, and which of its gates may learn."""
+"""The base class of the segmentation networks, and the gates that they are built with."""
 
 import operator
 from collections.abc import Sequence
@@ -9,16 +9,19 @@ from torch import Tensor, nn
 from fheat.ops.heat import FractionalHeat
 
 SMALLEST_AXIS = 32
+"""Smallest number of voxels along an axis of an input or a patch."""
 LARGEST_AXIS = 2048
+"""Largest number of voxels along an axis of a patch."""
 MOST_CHANNELS = 4096
+"""Largest number of input or output channels."""
 
 
 class Features(NamedTuple):
-    """What a network knows about a batch.
+    """The outputs of a network for a batch.
 
-    logits: (N, classes, X, Y, Z), on the input's grid.
-    attention: (N, 1, x, y, z), non-negative, detached, on the grid of the block it was read from.
-    penultimate: (N, C, x', y', z'), what enters the segmentation head.
+    logits: (N, classes, X, Y, Z), on the grid of the input.
+    attention: (N, 1, x, y, z), non-negative and detached, on the grid of the block that computes it.
+    penultimate: (N, C, x', y', z'), the feature maps that enter the segmentation head.
     """
 
     logits: Tensor
@@ -27,9 +30,9 @@ class Features(NamedTuple):
 
 
 class SegmentationNetwork(nn.Module):
-    """Base of the networks: `model(x)` gives logits, `model.forward_features(x)` also attention and features.
+    """Base class: `model(x)` returns logits, `model.forward_features(x)` returns attention and features as well.
 
-    `patch_size` is the grid the network is trained on; any other grid of at least 32 per axis works too.
+    `patch_size` is the grid on which the network is trained; any other grid of at least 32 voxels per axis works too.
     """
 
     def __init__(self, in_channels: int, out_channels: int, patch_size: Sequence[int]) -> None:
@@ -45,15 +48,15 @@ class SegmentationNetwork(nn.Module):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of an input the network is made for: one patch."""
+        """Shape of one patch as an input of the network."""
         return (1, self.in_channels, *self.patch_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
+        """Map (N, in_channels, X, Y, Z) to logits (N, out_channels, X, Y, Z)."""
         return self.forward_features(x).logits
 
     def forward_features(self, x: Tensor) -> Features:
-        """Return logits, attention map and the features before the head."""
+        """Return logits, the attention map and the features that enter the head."""
         raise NotImplementedError
 
     def _check_input(self, x: Tensor) -> None:
@@ -69,7 +72,7 @@ class SegmentationNetwork(nn.Module):
 
 
 def checked_patch_size(patch_size: Sequence[int]) -> tuple[int, int, int]:
-    """Return three lengths from 32 to 2048, or raise a one-line error."""
+    """Return three lengths from 32 to 2048, or raise `ValueError`."""
     try:
         first, second, third = map(operator.index, patch_size)
     except (TypeError, ValueError):
@@ -85,10 +88,10 @@ Alpha = Literal["bounded", "softplus", "fixed"] | float
 
 
 def build_gates(sites: Sequence[str], gates: Gates, alpha: Alpha) -> dict[str, FractionalHeat]:
-    """Return one gate per site, the last site being the final decoder stage.
+    """Return one gate per site; the last site is the final decoder stage.
 
-    `learnable`: all; `closed`: none, every D frozen at 0; `final_only`: the last one; a list of sites (or their names
-    joined by commas): those. Gates that may not learn are the identity and cost nothing.
+    `gates` says which of them learn: `learnable` all of them; `closed` none; `final_only` the last one; a list of sites
+    (or their names joined by commas) those. The D of the others is frozen at 0: they are the identity and cost nothing.
     """
     learnable = _learnable_sites(sites, gates)
     return {site: FractionalHeat(alpha=alpha, strength="relu" if site in learnable else 0.0) for site in sites}

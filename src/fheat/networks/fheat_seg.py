@@ -11,17 +11,17 @@ from fheat.nn.fheat import Mixer
 
 
 class FHEATSeg(LightU):
-    """U of light blocks whose eight stages each own a fractional heat gate; dec1 is the paper's Block_Final.
+    """U-shaped network of light blocks with one fractional heat gate per stage, eight in all; dec1 is Block_Final.
 
     Args:
-        mixer: `kan` (KAN3D) or `gelu`, the equal-capacity control.
-        kan_ratio: inner width of the mixer over its outer width.
-        gates: which gates may learn, see `fheat.networks.base.build_gates`.
-        alpha: `bounded`, `softplus`, `fixed`, or a number.
-        dropout: at the bottom.
+        mixer: `kan` (KAN3D), or `gelu`, the control of equal capacity.
+        kan_ratio: number of channels inside the mixer divided by the number outside.
+        gates: which gates learn, see `fheat.networks.base.build_gates`.
+        alpha: `bounded`, `softplus`, `fixed`, or a number, see `fheat.FractionalHeat`.
+        dropout: dropout probability at the bottleneck.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, X, Y, Z), any grid of at least 32 per axis.
-    Identity case: closed gates leave exactly the network without transforms, see `fheat.retire`.
+    Shapes: (N, in, X, Y, Z) -> (N, out, X, Y, Z), any grid of at least 32 voxels per axis.
+    Identity case: with closed gates the network equals the one without transforms, bit for bit, see `fheat.retire`.
     """
 
     def __init__(

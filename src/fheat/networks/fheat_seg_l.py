@@ -11,9 +11,9 @@ from fheat.nn.fheat import Mixer
 
 
 class FHEATSegL(LargeU):
-    """Large U whose five mixing stages each own a fractional heat gate. Options as in `FHEATSeg`.
+    """Large U-shaped network with one fractional heat gate per mixing stage, five in all. Options as in `FHEATSeg`.
 
-    The last gate, the one `final_only` leaves learnable, is dec3.
+    The last gate, which alone learns with `gates="final_only"`, is dec3.
     """
 
     def __init__(

@@ -1,27 +1,76 @@
-"""The large U: full-resolution stem, two convolution levels, two mixing levels and a mixing bottom, skips added.
+"""The large U-shaped network: a stem on the full grid, two levels of convolution blocks, two levels of mixing stages
+and a mixing bottleneck, skips added.
 
-FHEAT-Seg-L and Light-UNETR-L differ only in what a mixing stage is made of.
+FHEAT-Seg-L and Light-UNETR-L differ only in their mixing stages.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.conv_blocks import ConvBlock, ConvDown, ConvUp
-from fheat.nn.resample import crop_to, pad_to_even
+from fheat.nn.layers import crop_to, pad_to_even
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
+"""Number of channels of each level."""
 DEPTH: Final = 2
+"""Number of blocks of each stage."""
 SITES: Final = ("enc3", "enc4", "bottom", "dec4", "dec3")
+"""Names of the mixing stages, in the order in which they run."""
 LEVEL: Final = {"enc3": 2, "enc4": 3, "bottom": 4, "dec4": 3, "dec3": 2}
+"""Level of each mixing stage, counted from 0."""
+
+
+class ConvBlock(nn.Module):
+    """x + body(x): depthwise 3x3x3, one norm group per channel, 1x1x1 widening, GELU, 1x1x1 back."""
+
+    def __init__(self, channels: int, expansion: int = 2) -> None:
+        super().__init__()
+        depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels)
+        self.body = _body(depthwise, channels, channels, expansion)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block to (N, C, X, Y, Z)."""
+        out: Tensor = x + self.body(x)
+        return out
+
+
+class ConvDown(nn.Module):
+    """`ConvBlock` with stride 2 in its depthwise convolution, plus a strided 1x1x1 shortcut: halves an even grid."""
+
+    def __init__(self, in_channels: int, out_channels: int, expansion: int = 2) -> None:
+        super().__init__()
+        depthwise = nn.Conv3d(in_channels, in_channels, 3, stride=2, padding=1, groups=in_channels)
+        self.body = _body(depthwise, in_channels, out_channels, expansion)
+        self.shortcut = nn.Conv3d(in_channels, out_channels, 1, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
+        out: Tensor = self.body(x) + self.shortcut(x)
+        return out
+
+
+class ConvUp(nn.Module):
+    """The transposed counterpart of `ConvDown`; both paths give 2n - 1 voxels and are padded by one plane in front."""
+
+    def __init__(self, in_channels: int, out_channels: int, expansion: int = 2) -> None:
+        super().__init__()
+        depthwise = nn.ConvTranspose3d(in_channels, in_channels, 3, stride=2, padding=1, groups=in_channels)
+        self.body = _body(depthwise, in_channels, out_channels, expansion)
+        self.shortcut = nn.ConvTranspose3d(in_channels, out_channels, 1, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, C_in, X, Y, Z) to (N, C_out, 2X, 2Y, 2Z)."""
+        front = (1, 0, 1, 0, 1, 0)
+        return F.pad(self.body(x), front) + F.pad(self.shortcut(x), front)
 
 
 class LargeU(SegmentationNetwork):
-    """U-shaped network of five levels; `stage(site, channels)` builds the mixing stages named in `SITES`.
+    """U-shaped network of five levels; `stage(site, channels)` builds the mixing stages in `SITES`.
 
-    Odd grids are padded to even before every stage, the bottom included, and cropped on the way back.
+    An odd grid is padded to even lengths before each stage, the bottleneck included, and cropped on the way back.
     """
 
     def __init__(
@@ -44,7 +93,7 @@ class LargeU(SegmentationNetwork):
         self.head = nn.Conv3d(WIDTHS[0], out_channels, 1)
 
     def forward_features(self, x: Tensor) -> Features:
-        """Return logits, the attention of the last mixing stage (dec3), and the 32 channels that enter the head."""
+        """Return logits, the attention map of the last mixing stage (dec3), and the 32 channels that enter the head."""
         self._check_input(x)
         x = self.stem(x)
         skips: list[Tensor] = []
@@ -70,3 +119,13 @@ class LargeU(SegmentationNetwork):
 
 def _conv_stage(channels: int) -> nn.Sequential:
     return nn.Sequential(*(ConvBlock(channels) for _ in range(DEPTH)))
+
+
+def _body(depthwise: nn.Module, channels: int, out_channels: int, expansion: int) -> nn.Sequential:
+    return nn.Sequential(
+        depthwise,
+        nn.GroupNorm(channels, channels),
+        nn.Conv3d(channels, expansion * channels, 1),
+        nn.GELU(),
+        nn.Conv3d(expansion * channels, out_channels, 1),
+    )

@@ -1,6 +1,6 @@
-"""The small U: stem at a quarter of the grid, four stages down and up, skips added.
+"""The small U-shaped network: a stem to a quarter of the grid, four stages down and four up, skips added.
 
-FHEAT-Seg and Light-UNETR differ only in what a stage is made of.
+FHEAT-Seg and Light-UNETR differ only in their stages.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,22 +11,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.layers import PatchTransposed3d
-from fheat.nn.resample import Down, Stem, Up, crop_to, pad_to_even
+from fheat.nn.layers import Down, PatchTransposed3d, Stem, Up, crop_to, pad_to_even
 
 WIDTHS: Final = (24, 48, 60, 96)
+"""Number of channels of each level."""
 DEPTHS: Final = (1, 2, 3, 2)
+"""Number of light blocks of a stage on each level."""
 SITES: Final = ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2", "dec1")
+"""Names of the stages, in the order in which they run."""
 
 
 class LightU(SegmentationNetwork):
-    """U-shaped network over eight stages named in `SITES`; `stage(site, level)` builds each, level 0..3.
+    """U-shaped network with the eight stages in `SITES`; `stage(site, level)` builds each of them, level 0 to 3.
 
-    A stage maps (N, C, X, Y, Z) to the same shape and has `attend`, which also returns an attention map. Odd grids are
-    padded to even before a stage that is halved afterwards, and cropped on the way back. At the bottom a learned
-    position (one vector per voxel of the patch's bottom grid, resized for other grids) is added, then dropout.
+    A stage maps (N, C, X, Y, Z) to the same shape and has `attend`, which returns an attention map as well. An odd grid
+    is padded to even lengths before a stage whose output is halved, and cropped on the way back. At the bottleneck a
+    learned position embedding (one vector per voxel of the patch's bottleneck grid, resized for other grids) is added,
+    then dropout follows.
 
-    With `scramble` the bottom tokens are read back in the wrong order, as the released Light-UNETR does.
+    `scramble` reads the tokens of the bottleneck back in the wrong order, as the released Light-UNETR does.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class LightU(SegmentationNetwork):
         self.head = PatchTransposed3d(WIDTHS[0], out_channels, 4)
 
     def forward_features(self, x: Tensor) -> Features:
-        """Return logits, the final stage's attention, and the 24 channels that enter the head."""
+        """Return logits, the attention map of the final stage, and the 24 channels that enter the head."""
         self._check_input(x)
         size = x.shape[2:]
         x = self.stem(x)
@@ -83,5 +86,5 @@ class LightU(SegmentationNetwork):
 
 
 def bottom_grid(patch_size: Sequence[int]) -> tuple[int, ...]:
-    """Grid of the bottom stage: 112x112x80 -> 4x4x3."""
+    """Return the grid of the bottleneck of a patch: 112x112x80 -> 4x4x3."""
     return tuple(-(-length // 32) for length in patch_size)

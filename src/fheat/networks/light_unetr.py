@@ -1,7 +1,7 @@
-"""Light-UNETR, the peer that FHEAT-Seg is measured against, 1,351,896 parameters.
+"""Light-UNETR, the network with which FHEAT-Seg is compared, 1,351,896 parameters.
 
 Source of the shapes: CUHK-AIM-Group/Light-UNETR (MIT). Deliberate differences: any patch size; attention on its own
-token grid; bottom tokens stay in place unless `scramble=True`, which reproduces the released reordering.
+token grid; tokens of the bottleneck stay in place unless `scramble=True`, which reproduces the released reordering.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,17 @@ from fheat.networks.light_u import DEPTHS, WIDTHS, LightU
 from fheat.nn.light_attention import LightAttentionStage
 
 HEADS = (1, 2, 4, 4)
+"""Number of attention heads on each level."""
 STRIDES = (4, 2, 2, 1)
+"""Sampling stride of the attention on each level."""
 
 
 class LightUNETR(LightU):
-    """The same U as FHEAT-Seg with Light-UNETR's attention stages.
+    """The U-shaped network of FHEAT-Seg with Light-UNETR's attention stages.
 
     Args:
-        dropout: at the bottom.
-        scramble: read the bottom tokens back in the released code's order.
+        dropout: dropout probability at the bottleneck.
+        scramble: whether to read the tokens of the bottleneck back in the order of the released code.
     """
 
     def __init__(

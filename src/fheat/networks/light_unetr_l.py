@@ -1,6 +1,6 @@
-"""Light-UNETR-L, the large peer, 3,934,362 parameters. Source of the shapes and licence as in `light_unetr`.
+"""Light-UNETR-L, the large Light-UNETR, 3,934,362 parameters. Source of the shapes and licence as in `light_unetr`.
 
-Deliberate differences: any patch size; it returns an attention map as well, which the released one does not.
+Deliberate differences: any patch size; it returns an attention map as well, which the released network does not.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from fheat.networks.large_u import DEPTH, LargeU
 from fheat.nn.light_attention import LightAttentionStage
 
 HEADS = {"enc3": 1, "enc4": 2, "bottom": 2, "dec4": 2, "dec3": 1}
-# The released code samples dec3 with stride 2 where its mirror enc3 has 4; kept, since it is what was measured.
+"""Number of attention heads of each stage."""
 STRIDES = {"enc3": 4, "enc4": 2, "bottom": 2, "dec4": 2, "dec3": 2}
+"""Sampling stride of the attention of each stage. As in the released code dec3 has 2, although enc3 has 4."""
 
 
 class LightUNETRL(LargeU):
-    """Large U with Light-UNETR's attention stages."""
+    """The large U-shaped network with Light-UNETR's attention stages."""
 
     def __init__(
         self,

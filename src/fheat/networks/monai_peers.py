@@ -1,4 +1,4 @@
-"""Networks of MONAI under the contract of this package: any grid, features, model folders. MONAI is imported on use."""
+"""Networks of MONAI with the interface of this package: any grid, features, model folders. MONAI is imported on use."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,19 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.resample import crop_to
+from fheat.nn.layers import crop_to
 from fheat.system.errors import BadInput
 
 
 class MonaiPeer(SegmentationNetwork):
-    """A MONAI network cut into `body` and `head`, its last 1x1x1 convolution.
+    """A MONAI network split into `body` and `head`, its last 1x1x1 convolution.
 
-    A grid that is no multiple of `multiple` is padded with zeros at its ends, and the features are cropped again before
-    the head, which gives the same logits. These networks have no attention map of their own: `forward_features` returns
-    mean_c |features_c|, detached, on the full grid; `forward` does not compute it.
+    A grid that is not a multiple of `multiple` is padded with zeros at its ends, and the features are cropped again,
+    before the head. These networks have no attention map of their own: `forward_features` returns mean_c |features_c|,
+    detached, on the full grid; `forward` does not compute it.
     """
 
     multiple: ClassVar[int]
+    """Number of which every axis of the body's input is a multiple."""
 
     def __init__(
         self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module
@@ -31,7 +32,7 @@ class MonaiPeer(SegmentationNetwork):
         self.body, self.head = body, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, X, Y, Z) -> logits (N, out_channels, X, Y, Z)."""
+        """Map (N, in_channels, X, Y, Z) to logits (N, out_channels, X, Y, Z)."""
         logits: Tensor = self.head(self._features(x))
         return logits
 
@@ -47,7 +48,7 @@ class MonaiPeer(SegmentationNetwork):
 
 
 def monai_network(name: str, **options: Any) -> Any:
-    """Build a network of `monai.networks.nets`, or say in one line that MONAI is missing."""
+    """Build a network of `monai.networks.nets`, or raise `BadInput` if MONAI is not installed."""
     try:
         nets = import_module("monai.networks.nets")
     except ImportError:
@@ -56,13 +57,15 @@ def monai_network(name: str, **options: Any) -> Any:
 
 
 def _padded(x: Tensor, multiple: int) -> Tensor:
-    more = [-length % multiple for length in x.shape[2:]]
-    if all(length + rest == multiple for length, rest in zip(x.shape[2:], more, strict=True)):
-        more[0] += multiple  # an instance norm refuses a bottom of one voxel
-    return F.pad(x, (0, more[2], 0, more[1], 0, more[0])) if any(more) else x
+    """Append zero planes up to multiples, up to two on one axis where an instance norm would see a single voxel."""
+    planes = [-length % multiple for length in x.shape[2:]]
+    if all(length + more == multiple for length, more in zip(x.shape[2:], planes, strict=True)):
+        planes[0] += multiple
+    return F.pad(x, (0, planes[2], 0, planes[1], 0, planes[0])) if any(planes) else x
 
 
 STAGES = 5
+"""Number of stages of `DynUNet`."""
 
 
 class DynUNet(MonaiPeer):
@@ -70,7 +73,7 @@ class DynUNet(MonaiPeer):
     supervision.
 
     Args:
-        filters: channels of the five stages.
+        filters: number of channels of each of the five stages.
     """
 
     multiple = 16
@@ -95,7 +98,7 @@ class DynUNet(MonaiPeer):
             upsample_kernel_size=[2] * (STAGES - 1),
             filters=list(filters),
         )
-        # The same blocks hang in skip_layers, which forward uses: one name each keeps model folders at their size.
+        # skip_layers, which forward uses, holds the same blocks: with one name each, model folders store them once.
         del body.input_block, body.downsamples, body.bottleneck, body.upsamples
         head = body.output_block
         del body.output_block
@@ -111,7 +114,7 @@ class MedNeXt(MonaiPeer):
 
     Args:
         variant: `S`, `B`, `M` or `L`, in ascending size.
-        kernel: of the depthwise convolutions, 3, 5 or 7.
+        kernel: kernel size of the depthwise convolutions, 3, 5 or 7.
     """
 
     multiple = 16
@@ -139,7 +142,7 @@ class SegResNet(MonaiPeer):
     """MONAI's `SegResNet`, see `MonaiPeer`.
 
     Args:
-        init_filters: channels on the full grid, a multiple of 8; doubled at each of three halvings.
+        init_filters: number of channels on the full grid, a multiple of 8, doubled at each of three halvings.
     """
 
     multiple = 8
@@ -164,7 +167,7 @@ class SwinUNETR(MonaiPeer):
     """MONAI's `SwinUNETR`, see `MonaiPeer`; its axes must be multiples of 32, so 112x112x80 runs as 128x128x96.
 
     Args:
-        feature_size: channels on the full grid, a multiple of 12.
+        feature_size: number of channels on the full grid, a multiple of 12.
     """
 
     multiple = 32
@@ -187,13 +190,13 @@ class SwinUNETR(MonaiPeer):
 
 
 def _rearrange_without_einops() -> None:
-    """Give MONAI's file what it wants of einops where that is missing: it only ever moves whole axes there."""
+    """Give MONAI's module a `rearrange` if einops is not installed; it only uses it to permute axes."""
     if find_spec("einops") is None:
-        with suppress(ImportError):  # MONAI itself is missing, which is said elsewhere
-            vars(import_module("monai.networks.nets.swin_unetr"))["rearrange"] = _moved
+        with suppress(ImportError):  # without MONAI itself, `monai_network` raises
+            vars(import_module("monai.networks.nets.swin_unetr"))["rearrange"] = _permuted
 
 
-def _moved(x: Tensor, pattern: str) -> Tensor:
-    """`b c d h w -> b d h w c` as a permutation."""
+def _permuted(x: Tensor, pattern: str) -> Tensor:
+    """Return x with its axes permuted by a pattern such as `b c d h w -> b d h w c`."""
     before, after = (side.split() for side in pattern.split("->"))
     return x.permute([before.index(axis) for axis in after])

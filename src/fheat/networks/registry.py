@@ -38,7 +38,7 @@ _COMMON = ("in_channels", "out_channels", "patch_size")
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """How a network was built; carried by the network as `model.spec`, stored in its folder."""
+    """How a network was built: the attribute `spec` of the network, stored in its model folder."""
 
     name: str
     in_channels: int
@@ -48,7 +48,7 @@ class NetworkSpec:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of an input the network is made for: one patch."""
+        """Shape of one patch as an input of the network."""
         return (1, self.in_channels, *self.patch_size)
 
     def build(self) -> nn.Module:

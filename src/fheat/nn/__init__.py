@@ -1,4 +1,4 @@
-"""Blocks made of the operators: FHEAT, KAN3D, stages, resampling, and the peers' blocks."""
+"""Blocks made of the operators: FHEAT, KAN3D, stages, resampling, and the attention blocks of Light-UNETR."""
 
 from fheat.nn.blocks import FHEATBlock as FHEATBlock
 from fheat.nn.blocks import FHEATStage as FHEATStage

@@ -1,4 +1,4 @@
-"""The repeated blocks of the FHEAT networks, from one residual pair up to a stage with its gate."""
+"""The repeated blocks of the FHEAT networks: FHEAT block, light block, and a stage with its gate."""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from fheat.ops.heat import FractionalHeat
 
 
 class FHEATBlock(nn.Module):
-    """x + GN(FHEAT(x)), then x + GN(mixer(x)). Shapes: (N, C, X, Y, Z) -> the same, and FHEAT's own output."""
+    """x + GN(FHEAT(x)), then x + GN(mixer(x)). Shapes: (N, C, X, Y, Z) -> the same, twice."""
 
     def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class FHEATBlock(nn.Module):
         self.mixer_norm = one_group(channels)
 
     def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
-        """Return the block's output and the raw FHEAT output y, from which attention is read."""
+        """Return the output of the block, and y = FHEAT(x), from which the attention map is computed."""
         y = self.fheat(x, gate)
         x = x + self.fheat_norm(y)
         return x + self.mixer_norm(self.mixer(x)), y
@@ -36,7 +36,7 @@ class LightBlock(nn.Module):
         self.second = FHEATBlock(channels, kind=kind, ratio=ratio)
 
     def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
-        """Return the block's output and the y of its last FHEAT."""
+        """Return the output of the block, and the output y of its last FHEAT."""
         x = x + self.depthwise(x)
         x, _ = self.first(x, gate)
         x, y = self.second(x, gate)

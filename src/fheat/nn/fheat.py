@@ -1,4 +1,4 @@
-"""FHEAT, the gated operator around the fractional heat gate, and the channel mixers: KAN3D and its GELU control."""
+"""FHEAT, the operator around the fractional heat gate, and the two channel mixers: KAN3D and its GELU control."""
 
 from typing import Literal
 
@@ -11,14 +11,14 @@ from fheat.ops.rational import Rational
 
 
 class FHEAT(nn.Module):
-    """Depthwise convolution, global mixing by a shared gate, and a pointwise gate of its own.
+    """Depthwise convolution, global mixing by a shared heat gate T, and a pointwise gate SiLU(g).
 
         [v, g] = W_p(DWConv3(x)),    y = W_out( SiLU(g) * GN(T(v)) )
 
-    W_p: C -> 2C, W_out: C -> C, all with bias, GN has one group. The gate T is an argument of `forward`, not a part:
-    its two scalars belong to the stage, which shares it between its blocks.
+    W_p: C -> 2C, W_out: C -> C, all with bias, GN has one group. The gate T is an argument of `forward` and not a
+    submodule, because the stage owns it and shares it between its blocks.
 
-    Shapes: (N, C, X, Y, Z) -> the same. Identity case: a closed gate makes this the affine bypass around T, exactly.
+    Shapes: (N, C, X, Y, Z) -> the same. Identity case: with a closed gate T(v) is v, bit for bit.
     """
 
     def __init__(self, channels: int) -> None:
@@ -36,7 +36,7 @@ class FHEAT(nn.Module):
 
 
 class KAN3D(nn.Sequential):
-    """GN -> 1x1x1 (C -> rC) -> rational -> 1x1x1 (rC -> C), the rational activation starting as GELU.
+    """GN -> 1x1x1 (C -> rC) -> rational -> 1x1x1 (rC -> C); before training the rational activation is GELU.
 
     Shapes: (N, C, X, Y, Z) -> the same.
     """
@@ -52,7 +52,7 @@ class KAN3D(nn.Sequential):
 
 
 class GELUMixer(nn.Sequential):
-    """1x1x1 (C -> rC) -> GELU -> 1x1x1 (rC -> C): the control without learnable activation and inner norm."""
+    """1x1x1 (C -> rC) -> GELU -> 1x1x1 (rC -> C): the control without a learned activation and without a norm."""
 
     def __init__(self, channels: int, ratio: int = 1) -> None:
         hidden = _hidden(channels, ratio)

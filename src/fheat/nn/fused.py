@@ -1,4 +1,4 @@
-"""The stages of the FHEAT networks through fused kernels: same parameters, same function, a handful of launches."""
+"""The stages of the FHEAT networks by fused kernels: the same parameters and the same function in few launches."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -20,22 +20,22 @@ _PARTS = (
     ("fheat.out", nn.Conv3d), ("fheat_norm", OneGroupNorm), ("mixer", KAN3D), ("mixer.0", OneGroupNorm),
     ("mixer.1", nn.Conv3d), ("mixer.2", Rational), ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
 )  # fmt: skip
-"""Of a block, in the order in which kernels take their weights and biases."""
+"""Submodules of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
 
 def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
-    """Whether the light blocks of a stage are as they were built: kernels read weights and call no inner module.
+    """Return whether kernels can run the light blocks of a stage: they read the weights and call no submodule.
 
-    Not where somebody has put another module, a parametrisation, a hook or another eps inside, or left out a bias, and
-    not where it is too wide.
+    They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, or if the stage is
+    too wide.
     """
     return (
         gate.transform == "auto"
-        and not _heard(gate)
+        and not _has_hooks(gate)
         and all(
             type(light.depthwise) is nn.Conv3d
             and light.depthwise.in_channels <= WIDEST
-            and not any(_heard(module) for module in light.modules())
+            and not any(_has_hooks(module) for module in light.modules())
             and _as_built(light.first)
             and _as_built(light.second)
             for light in blocks
@@ -44,8 +44,8 @@ def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
 
 
 def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[Tensor, Tensor]:
-    """Return a stage's features and its last FHEAT's output: what `FHEATStage` computes from its light blocks."""
-    from fheat.ops.kernels.depthwise import residual_depthwise, tables  # Triton takes a second to import
+    """Return the features of a stage and the output of its last FHEAT, as `FHEATStage` computes them."""
+    from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
     from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
 
@@ -54,7 +54,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
         y = x
         response = gate.response(tuple(x.shape[1:4]), x)
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
-        table = iter(tables([layer.depthwise.weight for trio in layers for layer in trio]))
+        table = iter(weight_tables([layer.depthwise.weight for trio in layers for layer in trio]))
         for light, *_ in layers:
             x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):
@@ -65,7 +65,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
 
 
 def _values(block: "FHEATBlock") -> list[Tensor]:
-    """Return the parameters of a block by name: ten of its first half, ten of its second."""
+    """Return the parameters of a block: ten of its first half, then ten of its second."""
     names = {FHEAT: (), KAN3D: (), Rational: ("numerator", "denominator")}
     return [
         getattr(block.get_submodule(part), name)
@@ -84,8 +84,7 @@ def _as_built(block: "FHEATBlock") -> bool:
     )
 
 
-def _heard(module: nn.Module) -> bool:
-    """Whether somebody listens to a module."""
+def _has_hooks(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

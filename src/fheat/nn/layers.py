@@ -1,7 +1,10 @@
-"""Layers with a fused GPU path beside the plain one: one-group norm, small convolutions, patch convolutions.
+"""Layers of the networks: norm and convolutions with a fast path on a GPU, and layers that change the grid.
 
-Parameters and results are those of `nn.GroupNorm`, `nn.Conv3d` and `nn.ConvTranspose3d`, which run everywhere else.
+Parameters and results of the fast paths are those of `nn.GroupNorm`, `nn.Conv3d` and `nn.ConvTranspose3d`, which run
+everywhere else.
 """
+
+from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,13 +13,16 @@ from fheat.ops import kernels
 
 
 class OneGroupNorm(nn.GroupNorm):
-    """Normalise over channels and grid together, with a scale and shift per channel. Shapes: (N, C, ...), the same."""
+    """Normalise over channels and grid together, with a scale and shift per channel.
+
+    Shapes: (N, C, ...) -> the same.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise every sample."""
+        """Normalise each sample."""
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
         from fheat.ops.kernels.norm import one_group_norm  # Triton takes a second to import
@@ -27,14 +33,14 @@ class OneGroupNorm(nn.GroupNorm):
 
 
 def one_group(channels: int) -> OneGroupNorm:
-    """Normalise over channels and grid together, with a scale and shift per channel."""
+    """Return a norm over channels and grid together, with a scale and shift per channel."""
     return OneGroupNorm(channels)
 
 
 class SmallConv3d(nn.Conv3d):
-    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel where there is one.
+    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel on a GPU.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel gives float32 under autocast too, with
+    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
     channels last in memory. Parameters are those of `nn.Conv3d`.
     """
 
@@ -55,9 +61,10 @@ class SmallConv3d(nn.Conv3d):
 
 
 class PatchConv3d(nn.Conv3d):
-    """Each patch of `side` voxels per axis to one: y = W vec(patch) + b.
+    """Convolution that turns each patch of `side` voxels per axis into one voxel: y = W vec(patch) + b.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...), lying channels last where it is a product.
+    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...). On a GPU it is one matrix product, with channels last in
+    memory.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
@@ -76,9 +83,10 @@ class PatchConv3d(nn.Conv3d):
 
 
 class PatchTransposed3d(nn.ConvTranspose3d):
-    """Each voxel to a patch of `side` voxels per axis: vec(patch) = W^T x + b.
+    """Convolution that turns each voxel into a patch of `side` voxels per axis: vec(patch) = W^T x + b.
 
-    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z), lying channels last if asked, where it is a product.
+    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z). On a GPU it is one matrix product, with channels last
+    in memory if `channels_last` is set.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int, *, channels_last: bool = False) -> None:
@@ -98,3 +106,72 @@ class PatchTransposed3d(nn.ConvTranspose3d):
         if self.channels_last:
             return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).permute(0, 4, 1, 2, 3)
         return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)
+
+
+class Stem(nn.Sequential):
+    """Overlapping patch embedding to a quarter of the grid.
+
+    Three 3x3x3 convolutions without bias (stride 2 to C/4, stride 2 to C/2, stride 1 to C channels) with GN and GELU
+    between them and a GN at the end.
+    Shapes: (N, in, X, Y, Z) -> (N, C, ceil(X/4), ceil(Y/4), ceil(Z/4)).
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        quarter, half = channels // 4, channels // 2
+        super().__init__(
+            SmallConv3d(in_channels, quarter, stride=2),
+            one_group(quarter),
+            nn.GELU(),
+            SmallConv3d(quarter, half, stride=2),
+            one_group(half),
+            nn.GELU(),
+            SmallConv3d(half, channels),
+            one_group(channels),
+        )
+
+
+class SqueezeExcitation(nn.Module):
+    """Scale each channel by sigmoid(W2 relu(W1 mean(x))), W1: C -> C/16, without bias."""
+
+    def __init__(self, channels: int, reduction: int = 16) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(channels, channels // reduction, bias=False)
+        self.excite = nn.Linear(channels // reduction, channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rescale the channels of (N, C, X, Y, Z)."""
+        weight: Tensor = self.excite(F.relu(self.squeeze(x.mean(dim=(2, 3, 4))))).sigmoid()
+        return x * weight[:, :, None, None, None]
+
+
+class Down(nn.Sequential):
+    """2x2x2 stride-2 convolution, GN, squeeze-excitation: halves an even grid."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            PatchConv3d(in_channels, out_channels, 2),
+            one_group(out_channels),
+            SqueezeExcitation(out_channels),
+        )
+
+
+class Up(nn.Sequential):
+    """2x2x2 stride-2 transposed convolution, GN, squeeze-excitation: doubles the grid."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            PatchTransposed3d(in_channels, out_channels, 2, channels_last=True),
+            one_group(out_channels),
+            SqueezeExcitation(out_channels),
+        )
+
+
+def pad_to_even(x: Tensor) -> Tensor:
+    """Append one zero plane to every odd spatial axis of (N, C, X, Y, Z)."""
+    extra = [length % 2 for length in reversed(x.shape[2:])]
+    return F.pad(x, [planes for behind in extra for planes in (0, behind)]) if any(extra) else x
+
+
+def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
+    """Return the leading part of each spatial axis, which undoes `pad_to_even`."""
+    return x[:, :, : grid[0], : grid[1], : grid[2]] if tuple(x.shape[2:]) != tuple(grid) else x

@@ -1,23 +1,23 @@
-"""The peer's block: Light-UNETR's dimension-reductive attention with gated channel mixing.
+"""The block of Light-UNETR: dimension-reductive attention with gated channel mixing.
 
 Paper and source: Light-UNETR with contextual synergic enhancement, CUHK-AIM-Group/Light-UNETR (MIT), written here from
-its shapes. Deliberate differences: grids that the sampling stride does not divide are cropped back instead of failing;
+its shapes. Deliberate differences: a grid that the sampling stride does not divide is cropped back instead of failing;
 the attention map stays on its own token grid instead of being resized to a fixed 112x112x80.
 """
 
 import torch
 from torch import Tensor, nn
 
-from fheat.nn.layers import one_group
-from fheat.nn.resample import crop_to
+from fheat.nn.layers import crop_to, one_group
 
 
 class LightAttention(nn.Module):
-    """Attention on a third of the channels, convolutions on the other two, all on a grid sampled with stride r.
+    """Attention on one third of the channels, convolutions on the other two, all on a grid sampled with stride r.
 
-    One third: 1x1x1 to q, k, v, `softmax(q k^T) v` without a scale. The others: 1x1x1 to half, batch norm, GELU,
-    grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel = stride = r), GN, 1x1x1.
-    Shapes: (N, C, X, Y, Z) -> the same, and the mean attention every token receives (N, 1, X/r, Y/r, Z/r).
+    First third: 1x1x1 to q, k, v, then `softmax(q k^T) v` without a scale. The other two: 1x1x1 to half the channels,
+    batch norm, GELU, grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel = stride = r),
+    GN, 1x1x1. Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives,
+    (N, 1, X/r, Y/r, Z/r).
     """
 
     def __init__(self, channels: int, stride: int, heads: int) -> None:
@@ -57,7 +57,7 @@ class LightAttention(nn.Module):
 
 
 class GatedMixer(nn.Module):
-    """W_r( W_i x * sigmoid(W_g x) ), twice as wide inside, no bias."""
+    """W_r( W_i x * sigmoid(W_g x) ) with twice as many channels inside, without bias."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class LightAttentionBlock(nn.Module):
 
 
 class LightAttentionStage(nn.Module):
-    """`depth` attention blocks; the counterpart of `FHEATStage`."""
+    """A stage of `depth` attention blocks, used in the place of an `FHEATStage`."""
 
     def __init__(self, channels: int, depth: int, stride: int, heads: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class LightAttentionStage(nn.Module):
         return self.attend(x)[0]
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features and the attention map, (N, 1, tokens...)."""
+        """Return the features and the attention map, (N, 1, X/r, Y/r, Z/r)."""
         attention = x
         for block in self.blocks:
             x, attention = block(x)

@@ -1,4 +1,4 @@
-"""The maths, on tensors only: cosine transform, fractional heat gate, rational activation."""
+"""The mathematics, on tensors only: cosine transform, fractional heat gate, rational activation, sums of losses."""
 
 from fheat.ops.dct import dct as dct
 from fheat.ops.dct import idct as idct

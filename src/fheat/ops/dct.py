@@ -1,4 +1,8 @@
-"""Constant tensors (cosine matrices, frequency tables): built once in float64, kept per device and dtype."""
+"""The orthonormal cosine transform (DCT-II) over the last axes of a tensor, and its inverse.
+
+Three algorithms compute the same numbers up to rounding: a product with the cosine matrix, two products of half the
+size (`split`), and an FFT. The fastest depends on the length of the axis and on the device, see `CROSSOVERS`.
+"""
 
 import math
 from collections.abc import Callable, Hashable
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _BUILT: dict[Hashable, Tensor] = {}
+"""Constant tensors (cosine matrices, frequency tables) that were built before, by function, device and dtype."""
 
 
 def constant(
@@ -19,33 +24,32 @@ def constant(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return `build(*arguments)` as a tensor on `device`; later calls with the same key return the same tensor.
+    """Return `build(*arguments)` as a tensor on `device`; later calls with the same arguments return the same tensor.
 
-    The array is computed in float64 whatever `dtype` is: a cosine matrix built in float32 is off by ten times
-    the rounding of its own entries. Compiled before its first eager call, a table is computed inside the graph.
+    The array is computed in float64 whatever `dtype` is: a cosine matrix built in float32 is wrong by ten times the
+    rounding of its entries. If `torch.compile` comes before the first eager call, the table is computed in the graph.
     """
     key = (build, arguments, device, dtype)
-    found = _BUILT.get(key)
-    if found is None:
-        # A table born under inference_mode could never take part in training later.
+    built = _BUILT.get(key)
+    if built is None:
+        # A tensor built under inference_mode could not be used in training later.
         with torch.inference_mode(False):
-            found = torch.from_numpy(build(*arguments)).to(device=device, dtype=dtype)
+            built = torch.from_numpy(build(*arguments)).to(device=device, dtype=dtype)
         # A traced or fake tensor belongs to the trace that made it and must not outlive it.
-        if type(found) is Tensor and not torch.compiler.is_compiling():
-            _BUILT[key] = found
-    return found
+        if type(built) is Tensor and not torch.compiler.is_compiling():
+            _BUILT[key] = built
+    return built
 
 
-# device kind -> (even/odd split from this length on, FFT from this length on)
 CROSSOVERS: Final[dict[str, tuple[int, int]]] = {"cpu": (128, 768), "cuda": (768, 2048)}
-
+"""For each kind of device: the axis length from which `split` is fastest, and the length from which `fft` is."""
 
 Transform = Literal["auto", "product", "split", "fft"]
 ExactTransform = Literal["product", "split", "fft"]
 
 
 def dct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_last: bool = False) -> Tensor:
-    """Orthonormal DCT-II over the last `dims` axes, or with `channels_last` over those before the last.
+    """Return the orthonormal DCT-II over the last `dims` axes, or with `channels_last` over those before the last.
 
     Shapes: (..., *grid) or (..., *grid, C) -> the same. Half precision is computed and returned in float32, also
     under autocast.
@@ -58,7 +62,7 @@ def dct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_las
 
 
 def idct(x: Tensor, *, dims: int = 3, transform: Transform = "auto", channels_last: bool = False) -> Tensor:
-    """Inverse of `dct`: `idct(dct(x)) == x` up to rounding. Same shapes and precision rules."""
+    """Return the inverse of `dct`: `idct(dct(x)) == x` up to rounding. Shapes and precision are those of `dct`."""
     return _every_axis(x, dims, transform, channels_last, inverse=True)
 
 
@@ -68,7 +72,7 @@ def transform_axis(x: Tensor, axis: int, transform: ExactTransform, *, inverse: 
 
 
 def transform_for(length: int, device_type: str, transform: Transform = "auto") -> ExactTransform:
-    """Return the algorithm used for an axis of this length: the caller's choice, or the measured fastest."""
+    """Return the algorithm used for an axis of this length: the caller's choice, or for `auto` the fastest one."""
     if transform not in get_args(Transform):
         raise ValueError(f"transform={transform!r} is unknown: use one of {', '.join(get_args(Transform))}")
     if transform != "auto":
@@ -80,9 +84,9 @@ def transform_for(length: int, device_type: str, transform: Transform = "auto") 
 
 
 def axis_macs(length: int, transform: ExactTransform) -> float:
-    """Multiply-adds per element of one transform along an axis of this length.
+    """Return the number of multiply-adds per element of one transform along an axis of this length.
 
-    The FFT is counted as (2.5 log2 N + 4) / 2: its real operations, two to a multiply-add.
+    The FFT is counted as (2.5 log2 N + 4) / 2 multiply-adds, one for every two of its real operations.
     """
     if transform == "split":
         return (math.ceil(length / 2) ** 2 + (length // 2) ** 2) / length
@@ -92,7 +96,7 @@ def axis_macs(length: int, transform: ExactTransform) -> float:
 
 
 def dct_matrix(length: int) -> NDArray[np.float64]:
-    """Return the orthonormal DCT-II matrix C, shape (length, length), rows are frequencies."""
+    """Return the orthonormal DCT-II matrix C, shape (length, length), whose rows are frequencies."""
     frequency = np.arange(length)[:, None]
     position = np.arange(length)[None, :]
     matrix = np.cos(np.pi * frequency * (2 * position + 1) / (2 * length)) * math.sqrt(2 / length)
@@ -101,12 +105,12 @@ def dct_matrix(length: int) -> NDArray[np.float64]:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return float64 for float64 input, else float32: bf16 cosines are wrong in the second digit."""
+    """Return float64 for float64 input, else float32: the second digit of a cosine in bf16 is wrong already."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Context in which products of float32 tensors stay float32, whatever autocast says outside."""
+    """Return a context in which products of float32 tensors stay float32, even inside autocast."""
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -134,7 +138,7 @@ def _every_axis(x: Tensor, dims: int, transform: Transform, channels_last: bool,
 
 
 def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Apply `matrix` (M, N) along `axis` of `x` without permuting it: one tall or one batched product."""
+    """Return `matrix` (M, N) applied along `axis` of `x`, as one tall or one batched product, no axis permuted."""
     if axis == -1:
         return x @ matrix.t()
     before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
@@ -143,8 +147,8 @@ def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     return product.reshape(*before, product.shape[1], *after)
 
 
-def table(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
-    """Return `dct_matrix`, or its transpose laid out anew, on the device and in the dtype of `x`, built once."""
+def cosine_matrix(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
+    """Return `dct_matrix`, or a contiguous copy of its transpose, on the device and in the dtype of `x`, built once."""
     return _table(x, "transposed" if transposed else "matrix", length)
 
 
@@ -175,7 +179,7 @@ def _product_inverse(x: Tensor, axis: int) -> Tensor:
 
 
 def _split(x: Tensor, axis: int) -> Tensor:
-    """Even rows of C are symmetric and see only x + reversed(x); odd rows see only the difference."""
+    """Transform by halves: even rows of C are symmetric and need x + reversed(x) only, odd rows the difference only."""
     length, half = x.shape[axis], x.shape[axis] // 2
     left, right = x.narrow(axis, 0, half), x.narrow(axis, length - half, half).flip(axis)
     total = left + right
@@ -210,7 +214,10 @@ def _every_other(x: Tensor, axis: int, start: int) -> Tensor:
 
 
 def _fft(x: Tensor, axis: int) -> Tensor:
-    """With v = x at even places, then at odd places backwards: 2 e^{-i pi k / 2N} FFT(v)_k = X_k - i X_{N-k}."""
+    """Transform by an FFT of v, the even samples of x followed by the odd ones reversed:
+
+    2 e^{-i pi k / 2N} FFT(v)_k = X_k - i X_{N-k}
+    """
     x = x.movedim(axis, -1)
     length = x.shape[-1]
     spectrum = torch.fft.rfft(torch.cat([x[..., 0::2], x[..., 1::2].flip(-1)], -1), norm="ortho")
@@ -235,7 +242,7 @@ def _fft_inverse(x: Tensor, axis: int) -> Tensor:
 
 
 def _mirror(high: Tensor, length: int) -> Tensor:
-    """Coefficients N/2+1 .. N-1, read backwards off the imaginary half."""
+    """Return coefficients N/2+1 .. N-1, which are the imaginary half in reverse order."""
     return high[..., 1 : math.ceil(length / 2)].flip(-1)
 
 

@@ -1,4 +1,4 @@
-"""The fractional heat operator: a gate that mixes globally with a learned strength, or not at all."""
+"""The fractional heat operator: a gate that mixes all voxels with a learned strength, or is the identity."""
 
 import math
 import operator
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fheat.ops import parameterisation as par
 from fheat.ops.dct import Transform, compute_dtype, constant, dct, idct, transform_for
 
-# exp(-exp(20)) is zero in float64 as well: beyond it only the overflow of the inner exponential would be left.
 _LARGEST_LOG_EXPONENT = 20.0
+"""Upper limit of the exponent's logarithm: exp(-exp(20)) is zero in float64 as well, and exp of more may overflow."""
 
 
 class FractionalHeat(nn.Module):
@@ -25,26 +25,26 @@ class FractionalHeat(nn.Module):
     `C` is the orthonormal DCT-II, `r` the Euclidean norm of the per-axis frequencies :math:`\pi k / N`.
     The order is :math:`\alpha = 0.3 + 0.6\,\mathrm{sigmoid}(\theta)`, the strength :math:`D = \mathrm{relu}(\delta)`.
 
-    Identity case: with :math:`\delta \le 0` the output *is* the input, bit for bit, for every dtype, chosen on the
-    device without asking the host; the gradients to `theta` and `delta` are then exactly zero, so a gate that
-    training closed stays closed (weight decay only moves delta towards zero from below). Gradients are finite
+    Identity case: with :math:`\delta \le 0` the output *is* the input, bit for bit, for every dtype; the device
+    decides this without waiting for the host. The gradients of `theta` and `delta` are then exactly zero, so a gate
+    that training closed stays closed (weight decay only moves delta towards zero from below). Gradients are finite
     everywhere, at D = 0 and at the constant mode r = 0 as well. The mean (r = 0) is always kept.
 
     Shapes: (N, C, \*grid) or (C, \*grid) -> the same. Half precision is computed in float32 and cast back, also
     under autocast. On a GPU keep `torch.backends.cuda.matmul.allow_tf32` off (the default): TF32 costs three digits.
 
     Args:
-        size: grid the gate is for; other grids are then refused. `None` takes any grid.
-        dims: 1, 2 or 3 spatial axes.
+        size: the only grid that the gate accepts. With `None` it accepts any grid.
+        dims: number of spatial axes, 1, 2 or 3.
         alpha: `bounded` as above; `softplus`, 0.3 + softplus(theta), without an upper bound; `fixed` at its initial
             value; or a number in (0, 2] to fix it there.
-        strength: `relu` as above, the only kind that can lock at zero; `softplus` or `exp` of delta, which are
-            positive always, so **such a gate never closes and never retires**; or a number >= 0 to freeze D there.
-        initial_theta, initial_strength: where training starts (theta = -2, D = 0.03).
+        strength: `relu` as above, the only kind that can stay at zero; `softplus` or `exp` of delta, which are always
+            positive, so **such a gate never closes and never retires**; or a number >= 0 to freeze D there.
+        initial_theta, initial_strength: values of theta and D before training.
         transform: algorithm of the cosine transform, see `fheat.ops.dct`.
 
-    Parameters that are fixed or frozen are None; NaN in a parameter raises on the CPU and propagates to the output on
-    an accelerator, where looking at it would stall the queue.
+    Parameters that are fixed or frozen are None. NaN in a parameter raises on the CPU; on an accelerator it propagates
+    to the output, because reading it would wait for the device.
 
     >>> gate = FractionalHeat(dims=2, initial_strength=0.0)
     >>> x = torch.randn(1, 3, 16, 16)
@@ -74,16 +74,16 @@ class FractionalHeat(nn.Module):
         self.size = _checked_size(size, dims)
         self.transform: Transform = transform
         self._order = par.order(alpha, initial_theta)
-        self._amount = par.amount(strength)
+        self._strength = par.strength(strength)
         self._retired_alpha: float | None = None
         self.asleep = False
         self._initial_theta = float(initial_theta)
         start = par.checked_number("initial_strength", initial_strength, low=0.0, high=1e30)
-        # A gate frozen at zero never reads its order.
-        learned_order = self._order.value is None and self._amount.value != 0.0
+        # A gate whose strength is frozen at zero never uses its order.
+        learned_order = self._order.value is None and self._strength.value != 0.0
         self.theta = nn.Parameter(torch.tensor(self._initial_theta)) if learned_order else None
-        learned_strength = self._amount.value is None
-        self.delta = nn.Parameter(torch.tensor(self._amount.inverse(start))) if learned_strength else None
+        learned_strength = self._strength.value is None
+        self.delta = nn.Parameter(torch.tensor(self._strength.inverse(start))) if learned_strength else None
 
     @property
     def alpha(self) -> Tensor:
@@ -96,32 +96,32 @@ class FractionalHeat(nn.Module):
     def strength(self) -> Tensor:
         """Diffusion strength D >= 0, a scalar tensor that carries the gradient to delta; 0 when retired."""
         if self.delta is None:
-            return torch.tensor(0.0 if self._always_closed else self._amount.value, dtype=torch.float64)
-        return self._amount.map(self.delta)
+            return torch.tensor(0.0 if self._always_closed else self._strength.value, dtype=torch.float64)
+        return self._strength.map(self.delta)
 
     @property
     def tau(self) -> Tensor:
-        """Diffusion time D^alpha: times of gates with one alpha on one grid add up (Theorem 1)."""
+        """Diffusion time D^alpha: the times of successive gates with the same alpha and grid add up (Theorem 1)."""
         strength = self.strength
         closed = strength <= 0
         return torch.where(closed, 0.0, torch.where(closed, 1.0, strength) ** self.alpha)
 
     @property
     def retired(self) -> bool:
-        """Whether the gate has been removed from the graph: its forward is `return x` and it has no parameters."""
+        """Whether the gate was removed from the graph: `forward` returns its input and there are no parameters."""
         return self._retired_alpha is not None
 
     @property
     def closed(self) -> bool:
         """Whether D is exactly zero now. Reads the value from the device.
 
-        Never for `softplus` and `exp`: where their D underflows, the transform is still in the graph and rounds.
+        This is never so for `softplus` and `exp`: if their D underflows, the transform still runs and rounds.
         """
         self.check_parameters()
-        return self._always_closed or (self._amount.closes and self.strength.item() == 0.0)
+        return self._always_closed or (self._strength.closes and self.strength.item() == 0.0)
 
     def retire(self) -> None:
-        """Remove a closed gate from the graph for good: parameters are dropped, forward returns its input."""
+        """Remove a closed gate from the graph for good: it drops its parameters, and `forward` returns its input."""
         if not self.closed:
             raise ValueError(
                 f"the gate is open (D = {self.strength.item():.4g}) and retiring it would change the output: "
@@ -130,33 +130,33 @@ class FractionalHeat(nn.Module):
         self.bypass(self.alpha.item())
 
     def sleep(self) -> None:
-        """Skip the transform of a closed gate while training goes on: zero is absorbing, so nothing changes.
+        """Skip the transform of a closed gate while training goes on; its D stays zero, so no result changes.
 
-        Parameters stay. `set_strength` and `load_state_dict` wake the gate; nothing else may open it.
+        The parameters stay. `set_strength` and `load_state_dict` end the sleep; nothing else may open the gate.
         """
         if not self.closed:
             raise ValueError(f"the gate is open (D = {self.strength.item():.4g}): only a closed gate can sleep")
         self.asleep = True
 
     def bypass(self, alpha: float) -> None:
-        """Remove the gate from the graph whatever its strength, remembering `alpha`. Only `retire` is exact."""
+        """Remove the gate from the graph whatever its strength, and remember `alpha`. Only `retire` is exact."""
         self._retired_alpha = alpha
         self.theta = self.delta = None
 
     def set_strength(self, value: float) -> None:
-        """Set D, through delta where it is learned and as the constant where it is frozen."""
+        """Set D: by setting delta if D is learned, and by replacing the constant if D is frozen."""
         value = par.checked_number("value", value, low=0.0, high=1e30)
         if self.retired:
             raise ValueError("the gate is retired and has no strength to set: work on the network before fheat.retire")
         if self.delta is None:
-            self._amount = par.amount(value)
+            self._strength = par.strength(value)
         else:
             self.asleep = False
             with torch.no_grad():
-                self.delta.fill_(self._amount.inverse(value))
+                self.delta.fill_(self._strength.inverse(value))
 
     def check_parameters(self) -> None:
-        """Raise ValueError where a parameter is NaN or infinite, or has no value. Reads the values from the device."""
+        """Raise ValueError if a parameter is NaN or infinite, or has no value. Reads the values from the device."""
         for name in ("theta", "delta"):
             value = getattr(self, name)
             if value is None:
@@ -180,15 +180,17 @@ class FractionalHeat(nn.Module):
         return self._multiplier(grid, like)[0]
 
     def response(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None] | None:
-        """Return the multiplier, shape `grid`, and the 0-d flag "closed" (None where it cannot be), both on the
-        device of `like`; None where the gate passes its input on and no transform is needed."""
+        """Return the multiplier, shape `grid`, and the 0-d flag "closed", both on the device of `like`.
+
+        The flag is None if the gate cannot close. The result is None if the gate returns its input without a transform.
+        """
         self._check_size(grid)
         return None if self._always_closed or self.asleep else self._multiplier(grid, like)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gate to (N, C, *grid) or (C, *grid)."""
         self._check_input(x)
-        if self._always_closed or self.asleep:  # the grid is not looked at: an export keeps it free
+        if self._always_closed or self.asleep:  # the grid is not read, so an exported graph accepts any
             return x
         response = self.response(tuple(map(int, x.shape[-self.dims :])), x)
         assert response is not None
@@ -206,24 +208,24 @@ class FractionalHeat(nn.Module):
         if self.retired:
             return "retired"
         grid = "any" if self.size is None else "x".join(map(str, self.size))
-        return f"grid={grid}, dims={self.dims}, alpha={self._order.name}, strength={self._amount.name}"
+        return f"grid={grid}, dims={self.dims}, alpha={self._order.name}, strength={self._strength.name}"
 
     @property
     def _constant_alpha(self) -> float:
-        """Alpha where theta does not exist: remembered, fixed, or never read."""
+        """Alpha if there is no theta: it is remembered, fixed, or never used."""
         if self._retired_alpha is not None:
             return self._retired_alpha
         return self._order.scalar(self._initial_theta) if self._order.value is None else self._order.value
 
     @property
     def _always_closed(self) -> bool:
-        return self.retired or self._amount.value == 0.0
+        return self.retired or self._strength.value == 0.0
 
     def _multiplier(self, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the multiplier in the compute dtype, and the 0-d flag "closed" (None where it cannot be).
+        """Return the multiplier in the dtype of computation, and the 0-d flag "closed" (None if it cannot close).
 
-        The exponent is alpha * (log D + log r): D^alpha itself has an infinite slope at zero. Modes without an
-        exponent (r = 0, or a closed gate) are masked on the way in and out, so that no gradient of theirs exists.
+        The exponent is computed as alpha * (log D + log r), because D^alpha has an infinite derivative at zero. Modes
+        without an exponent (r = 0, or a closed gate) are masked before and after, so that they have no gradient.
         """
         dtype, device = compute_dtype(like), like.device
         log_radius = constant(_log_radius, grid, device, dtype)
@@ -232,9 +234,9 @@ class FractionalHeat(nn.Module):
         log_strength: Tensor | float
         closed: Tensor | None
         if self.delta is None:
-            log_strength, closed = math.log(self._amount.value or 1.0), None
+            log_strength, closed = math.log(self._strength.value or 1.0), None
         else:
-            log_strength, closed = self._amount.log(self.delta.to(dtype))
+            log_strength, closed = self._strength.log(self.delta.to(dtype))
         exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)
         keep = mean_mode if closed is None else mean_mode | closed
         return torch.where(keep, 1.0, torch.exp(-torch.exp(exponent))), closed
@@ -269,7 +271,7 @@ def frequency_radius(*size: int) -> NDArray[np.float64]:
 
 
 def _log_radius(*size: int) -> NDArray[np.float64]:
-    """log r, with 0 in place of log 0: that entry is masked wherever it is used."""
+    """Return log r, with 0 in place of log 0: that entry is masked wherever it is used."""
     radius = frequency_radius(*size)
     return np.asarray(np.log(np.where(radius > 0, radius, 1.0)))
 
@@ -279,7 +281,7 @@ def _mean_mode(*size: int) -> NDArray[np.float64]:
 
 
 def _readable_for_free(value: Tensor | None) -> bool:
-    """Whether the host can look at the value without waiting for a device and without breaking a trace."""
+    """Return whether the host can read the value without waiting for a device and without breaking a trace."""
     return (
         value is not None
         and value.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""The largest component of each mask of a batch, as tensor code that a captured graph can hold."""
+"""The largest component of each mask of a batch, as tensor operations that a captured graph can hold."""
 
 import torch
 import torch.nn.functional as F
@@ -7,22 +7,24 @@ from torch import Tensor
 from fheat.ops import kernels
 
 ROUNDS = 10
-"""Each round joins every component with its largest neighbour and flattens the tree four levels deep, so the number of
-parts shrinks at least by half and usually by far more; masks of a million voxels need four to six."""
+"""Number of rounds. Each round joins every part with its largest neighbour and flattens the tree of parts four levels
+deep, so the number of parts falls at least by half and usually by far more; masks of a million voxels need four to six
+rounds."""
 _JUMPS = 4
+"""Number of times per round that each part takes over the parent of its parent."""
 
 
 def largest_component(masks: Tensor, rounds: int = ROUNDS) -> Tensor:
     """Keep the largest 26-connected component of each mask, (B, X, Y, Z) bool; an empty mask stays empty.
 
-    Of equally large ones the one with the lowest number stays. At most 2^24 voxels per mask: numbers are kept as
-    float32, which pooling needs.
+    Of components of equal size the one with the lowest number stays. A mask has fewer than 2^24 voxels, because they
+    are numbered in float32, which pooling needs.
     """
     batch, count = len(masks), masks[0].numel()
     if count >= 2**24:
         raise ValueError(f"masks have {count:,} voxels: at most {2**24 - 1:,} can be numbered")
     if kernels.usable(masks):
-        from fheat.ops.kernels.components import largest_component as fused  # Triton takes a second to import
+        from fheat.ops.kernels.largest_component import largest_component as fused  # Triton takes a second to import
 
         with kernels.on_device(masks):
             return fused(masks, rounds)

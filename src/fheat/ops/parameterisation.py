@@ -1,7 +1,7 @@
-"""How the two raw parameters of a gate become its order alpha and its strength D.
+"""The functions that turn the two parameters of a gate into its order alpha and its strength D.
 
-The paper's gate is `bounded` and `relu`; the others are its controls. Only `relu` reaches zero, so only it can close.
-A kind with a `value` is a constant and has no parameter.
+The paper's gate has a `bounded` order and a `relu` strength; the other kinds are controls. Only `relu` reaches zero, so
+only such a gate can close. A kind with a `value` is a constant and has no parameter.
 """
 
 import math
@@ -15,33 +15,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Order:
-    """alpha as a function of theta; `value` is set where alpha is constant."""
+    """The order alpha as a function of theta; `value` is set if alpha is constant."""
 
     name: str
     map: Callable[[Tensor], Tensor]
     value: float | None = None
 
     def scalar(self, theta: float) -> float:
-        """Return alpha for one number, through the same formula as the tensor."""
+        """Return alpha for one number, by the same formula as for a tensor."""
         return float(self.map(torch.tensor(theta, dtype=torch.float64)))
 
 
 @dataclass(frozen=True)
-class Amount:
-    """D as a function of delta; `value` is set where D is constant."""
+class Strength:
+    """The strength D as a function of delta; `value` is set if D is constant."""
 
     name: str
     map: Callable[[Tensor], Tensor]
     inverse: Callable[[float], float]
     log: Callable[[Tensor], tuple[Tensor, Tensor | None]]
-    """delta -> (log D, flag "closed" or None where D cannot be zero); finite with finite gradients everywhere."""
+    """Maps delta to log D and the flag "closed" (None if D cannot be zero); log D and its gradient stay finite."""
     value: float | None = None
     closes: bool = False
     """Whether D can be exactly zero."""
 
 
 def order(kind: str | float, initial_theta: float) -> Order:
-    """Return the order of this kind: `bounded`, `softplus`, `fixed` (at its initial value) or a number in (0, 2]."""
+    """Return the order of a kind: `bounded`, `softplus`, `fixed` (at its initial value) or a number in (0, 2]."""
     checked_number("initial_theta", initial_theta)
     if kind == "bounded":
         return Order("bounded", _bounded)
@@ -57,18 +57,18 @@ def order(kind: str | float, initial_theta: float) -> Order:
     return Order(f"{value:.4g}", _bounded, value)
 
 
-def amount(kind: str | float) -> Amount:
-    """Return the strength of this kind: `relu`, `softplus`, `exp`, or a number >= 0 to freeze it."""
+def strength(kind: str | float) -> Strength:
+    """Return the strength of a kind: `relu`, `softplus`, `exp`, or a number >= 0 to freeze it."""
     if kind == "relu":
-        return Amount("relu", F.relu, _same, _log_relu, closes=True)
+        return Strength("relu", F.relu, _same, _log_relu, closes=True)
     if kind == "softplus":
-        return Amount("softplus", F.softplus, _inverse_softplus, _log_softplus)
+        return Strength("softplus", F.softplus, _inverse_softplus, _log_softplus)
     if kind == "exp":
-        return Amount("exp", torch.exp, _inverse_exp, _log_exp)
+        return Strength("exp", torch.exp, _inverse_exp, _log_exp)
     if isinstance(kind, str):
         raise ValueError(f"strength={kind!r} is unknown: use 'relu', 'softplus', 'exp' or a number >= 0")
     value = checked_number("strength", kind, low=0.0, high=1e30)
-    return Amount(f"{value:.4g}", F.relu, _same, _log_relu, value, closes=True)
+    return Strength(f"{value:.4g}", F.relu, _same, _log_relu, value, closes=True)
 
 
 def checked_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
@@ -97,7 +97,7 @@ def _log_relu(delta: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _log_softplus(delta: Tensor) -> tuple[Tensor, Tensor | None]:
-    # Far to the left softplus(delta) underflows while its logarithm is simply delta.
+    # For very negative delta softplus(delta) underflows, while its logarithm is simply delta.
     far = delta < -20
     return torch.where(far, delta, torch.log(F.softplus(torch.where(far, 0.0, delta)))), None
 
@@ -106,19 +106,19 @@ def _log_exp(delta: Tensor) -> tuple[Tensor, Tensor | None]:
     return delta, None
 
 
-def _same(strength: float) -> float:
-    return strength
+def _same(value: float) -> float:
+    return value
 
 
-def _inverse_softplus(strength: float) -> float:
-    return _positive(strength, "softplus") + math.log(-math.expm1(-strength))
+def _inverse_softplus(value: float) -> float:
+    return _positive(value, "softplus") + math.log(-math.expm1(-value))
 
 
-def _inverse_exp(strength: float) -> float:
-    return math.log(_positive(strength, "exp"))
+def _inverse_exp(value: float) -> float:
+    return math.log(_positive(value, "exp"))
 
 
-def _positive(strength: float, kind: str) -> float:
-    if strength <= 0:
-        raise ValueError(f"a strength of {strength} cannot be reached with strength={kind!r}: use a value > 0")
-    return strength
+def _positive(value: float, kind: str) -> float:
+    if value <= 0:
+        raise ValueError(f"a strength of {value} cannot be reached with strength={kind!r}: use a value > 0")
+    return value

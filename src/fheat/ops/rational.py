@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from fheat.ops.dct import compute_dtype
 
-# Numerator a0..a5 and denominator b1..b4. GELU and SiLU are minimax on [-8, 8], fitted and printed by `make fit`
-# (largest errors 4.0e-3 and 5.7e-4); a test refits them.
 INITIAL: Final[dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "gelu": (
         (0.0, 0.5, 0.414131037, 0.122044095, 0.0151644299, 0.000672907435),
@@ -20,10 +18,12 @@ INITIAL: Final[dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     ),
     "identity": ((0.0, 1.0, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0)),
 }
+"""Numerator a0..a5 and denominator b1..b4 before training. Those of GELU and SiLU are minimax fits on [-8, 8], with
+largest errors 4.0e-3 and 5.7e-4, computed and printed by `make fit`; a test fits them again."""
 
 
 def rational(x: Tensor, numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Degree 5 over `1 + |degree 4 without constant|`, by Horner's rule.
+    """Return a polynomial of degree 5 over `1 + |polynomial of degree 4 without constant|`, by Horner's rule.
 
         F(x) = (a0 + a1 x + ... + a5 x^5) / (1 + |b1 x + b2 x^2 + b3 x^3 + b4 x^4|)
 
@@ -37,16 +37,16 @@ def rational(x: Tensor, numerator: Tensor, denominator: Tensor) -> Tensor:
     for power in (1, 0):
         below = torch.addcmul(denominator[power], below, x)
     below = below * x
-    # Not `abs`: its slope at zero is 0, and coefficients that start at zero would never move.
+    # Not `abs`: its gradient at zero is 0, and coefficients that start at zero would never change.
     return above / (1 + torch.where(below < 0, -below, below))
 
 
 class Rational(nn.Module):
-    """Rational activation with one numerator and a denominator for each of `groups` runs of channels.
+    """Rational activation with one numerator, and one denominator for each of `groups` groups of successive channels.
 
-    See `rational` for the formula. Channel c belongs to group floor(c * groups / channels), so any channel count of at
-    least `groups` works. Scalars: 6 + 4 * groups (38 by default). Computed in float32 also under autocast: x^5 leaves
-    the range of half precision at |x| = 9.
+    See `rational` for the formula. Channel c belongs to group floor(c * groups / channels), so any number of channels
+    from `groups` on works. It has 6 + 4 * groups parameters (38 by default). It is computed in float32, also under
+    autocast, because x^5 leaves the range of half precision at |x| = 9.
 
     Shapes: (N, channels, *grid) -> the same. Identity case: `initial="identity"`.
     """
@@ -68,7 +68,7 @@ class Rational(nn.Module):
         self.group: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation channel-wise."""
+        """Apply the activation of its group to each channel."""
         if x.ndim < 2 or x.shape[1] != self.channels:
             raise ValueError(f"x has shape {tuple(x.shape)}: this Rational takes (N, {self.channels}, *grid)")
         if not x.is_floating_point():

@@ -1,47 +1,59 @@
-"""Layouts: datasets read where they lie, one layout per file. Nothing is copied, moved or written."""
+"""Layouts: how datasets are laid out on disk, one layout per file. A dataset is read in place; nothing is written.
 
+A new layout is one new file in this folder, with the three names of `Layout`, and one line in `LAYOUTS`.
+"""
+
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from fheat.data.case import Dataset
-from fheat.data.layouts import h5_lists, monai, msd, nnunet, plain
 from fheat.system.errors import BadInput
 
 
 class Layout(Protocol):
-    """What each module of this package provides."""
+    """The names that each module of a layout defines."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
-        """Name shown to the user."""
+        """Name of the layout, as it is shown to users."""
 
-    def recognises(self, place: Path) -> bool:
-        """Say whether the folder (or datalist file) has this layout; never raises on foreign content."""
+    def recognises(self, path: Path) -> bool:
+        """Return whether a folder (or a datalist file) has this layout; never raise on other content."""
 
-    def read(self, place: Path) -> Dataset:
-        """List the cases, or raise `BadInput`."""
+    def read(self, path: Path) -> Dataset:
+        """Return the cases of a dataset with this layout, without reading a voxel, or raise `BadInput`."""
 
 
-# The first that recognises a folder reads it: from the most to the least explicit description.
-LAYOUTS: Final[tuple[Layout, ...]] = (nnunet, msd, h5_lists, monai, plain)
+LAYOUTS: Final[tuple[Layout, ...]] = tuple(
+    cast("Layout", import_module(f"{__name__}.{name}"))
+    for name in (
+        "nnunet",
+        "msd",
+        "h5_lists",
+        "monai",
+        "plain",
+    )
+)
+"""All layouts, from the most to the least explicit; the first one that recognises a folder reads it."""
 
 
 def open_dataset(folder: str | Path) -> Dataset:
-    """List the cases of a dataset folder, or of a datalist file, without reading a voxel.
+    """Return the cases of a dataset folder, or of a datalist file, without reading a voxel.
 
-    Raises `BadInput` where the folder is empty, where no layout fits, or where a description is malformed.
+    Raises `BadInput` if the folder is empty, if no layout recognises it, or if a description is malformed.
     """
-    place = Path(folder)
-    if not place.exists():
-        raise BadInput(place, "does not exist", "give the folder of a dataset or a datalist file")
-    if place.name == "dataset.json":
-        place = place.parent
+    path = Path(folder)
+    if not path.exists():
+        raise BadInput(path, "does not exist", "give the folder of a dataset or a datalist file")
+    if path.name == "dataset.json":
+        path = path.parent
     for layout in LAYOUTS:
-        if layout.recognises(place):
-            return layout.read(place)
-    if place.is_dir() and not any(path.is_file() or path.is_symlink() for path in place.rglob("[!.]*")):
+        if layout.recognises(path):
+            return layout.read(path)
+    if path.is_dir() and not any(child.is_file() or child.is_symlink() for child in path.rglob("[!.]*")):
         raise BadInput(
-            place, "holds no scan: the folder is empty", "give a folder of scans or a dataset, see docs/data.md"
+            path, "holds no scan: the folder is empty", "give a folder of scans or a dataset, see docs/data.md"
         )
     known = ", ".join(layout.NAME for layout in LAYOUTS)
-    raise BadInput(place, f"has no known layout ({known})", "see docs/data.md for what each looks like")
+    raise BadInput(path, f"has no known layout ({known})", "see docs/data.md for what each looks like")

@@ -1,6 +1,6 @@
 """MONAI datalist: one JSON file with lists `training`, `validation`, `testing`, `unlabelled` of images and labels.
 
-Relative paths start at the file's folder and stay there; absolute ones were written on purpose and are taken.
+Relative paths start at the folder of the file and must stay inside it; absolute paths are accepted.
 """
 
 from pathlib import Path
@@ -9,12 +9,18 @@ from typing import Final
 from pydantic import Field
 
 from fheat.data.case import Dataset
-from fheat.data.layouts.common import Description, describe, load_json, peek_json
-from fheat.data.layouts.datalist import Entry, cases_of, with_distinct_names
+from fheat.data.layouts.common import (
+    Description,
+    Entry,
+    cases_of,
+    describe,
+    load_json,
+    peek_json,
+    with_distinct_names,
+)
 
 NAME: Final = "MONAI datalist"
 
-# Key of the list, the split its cases belong to, whether a missing label is declared by the key.
 _LISTS: Final = (
     ("training", "train", False),
     ("unlabelled", "train", True),
@@ -23,6 +29,7 @@ _LISTS: Final = (
     ("testing", "test", True),
     ("test", "test", True),
 )
+"""Key of each list, the split of its cases, and whether the key declares a case without a label as unlabelled."""
 
 
 class _Datalist(Description):
@@ -37,14 +44,14 @@ class _Datalist(Description):
     name: str | None = None
 
 
-def recognises(place: Path) -> bool:
-    """Say whether the file, or exactly one file of the folder, is a datalist."""
-    return len(_datalists(place)) == 1
+def recognises(path: Path) -> bool:
+    """Return whether the file, or exactly one file of the folder, is a datalist."""
+    return len(_datalists(path)) == 1
 
 
-def read(place: Path) -> Dataset:
-    """List the cases in the order of the file: training, unlabelled, validation, test."""
-    source = _datalists(place)[0]
+def read(path: Path) -> Dataset:
+    """Return training, unlabelled, validation and test cases, each in the order of the file."""
+    source = _datalists(path)[0]
     stated = describe(_Datalist, source, load_json(source))
     cases = [
         case
@@ -63,16 +70,16 @@ def read(place: Path) -> Dataset:
     )
 
 
-def _datalists(place: Path) -> list[Path]:
-    candidates = sorted(place.glob("*.json")) if place.is_dir() else [place]
+def _datalists(path: Path) -> list[Path]:
+    candidates = sorted(path.glob("*.json")) if path.is_dir() else [path]
     keys = [key for key, _, _ in _LISTS]
     return [
-        path
-        for path in candidates
-        if path.suffix == ".json" and any(_holds_entries(peek_json(path).get(key)) for key in keys)
+        file
+        for file in candidates
+        if file.suffix == ".json" and any(_holds_entries(peek_json(file).get(key)) for key in keys)
     ]
 
 
 def _holds_entries(value: object) -> bool:
-    """Tell a list of entries from a list of ids, which `splits.json` has under the same keys."""
+    """Return whether a value is a list of entries, and not a list of ids as in `splits.json`."""
     return isinstance(value, list) and any(isinstance(entry, dict) and "image" in entry for entry in value)

@@ -1,7 +1,7 @@
 """nnU-Net raw, version 2: `dataset.json`, `imagesTr/<id>_0000.nii.gz`, `labelsTr/<id>.nii.gz`, `imagesTs`.
 
-Beyond nnU-Net's own format: `imagesUn/` or the list `unlabelled` in `dataset.json` declare scans without a label, and
-`splits.json` with the list `validation` holds cases out. `splits_final.json` (folds of cross-validation) is not read.
+Additions to nnU-Net's format: `imagesUn/`, or the list `unlabelled` in `dataset.json`, declares scans without a label,
+and the list `validation` in `splits.json` selects validation cases. `splits_final.json` (folds) is not read.
 """
 
 import json
@@ -45,21 +45,21 @@ class _Splits(Description):
     validation: frozenset[str] = Field(default=frozenset())
 
 
-def recognises(place: Path) -> bool:
-    """Say whether `dataset.json` names channels the way version 2 does."""
-    return "channel_names" in peek_json(place / "dataset.json")
+def recognises(path: Path) -> bool:
+    """Return whether `dataset.json` names channels as in version 2."""
+    return "channel_names" in peek_json(path / "dataset.json")
 
 
-def read(place: Path) -> Dataset:
-    """List training cases (and held out) in the order of `splits.json`, else by id; declared unlabelled ones; test."""
-    source, splits = place / "dataset.json", place / "splits.json"
+def read(path: Path) -> Dataset:
+    """Return training and validation cases in the order of `splits.json` or by id, then unlabelled and test cases."""
+    source, splits = path / "dataset.json", path / "splits.json"
     stated = describe(_DatasetJson, source, load_json(source))
     if stated.file_ending not in ENDINGS:
         raise BadInput(source, f"field file_ending is {stated.file_ending!r}", f"use one of {', '.join(ENDINGS)}")
     chosen = describe(_Splits, splits, load_json(splits)) if splits.exists() else _Splits()
-    held_out, rank = chosen.validation, {name: place for place, name in enumerate(chosen.order)}
+    held_out, rank = chosen.validation, {name: index for index, name in enumerate(chosen.order)}
     endings = (stated.file_ending,)
-    images, labels = by_channel(image_files(place / "imagesTr", endings)), image_files(place / "labelsTr", endings)
+    images, labels = by_channel(image_files(path / "imagesTr", endings)), image_files(path / "labelsTr", endings)
     training = tuple(
         Case(
             id=name,
@@ -70,12 +70,12 @@ def read(place: Path) -> Dataset:
         )
         for name, files in sorted(images.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
     )
-    more = by_channel(image_files(place / "imagesUn", endings))
+    more = by_channel(image_files(path / "imagesUn", endings))
     unlabelled = tuple(Case(name, files, unlabelled=True) for name, files in more.items())
-    test, orphans = _test(place, endings)
+    test, orphans = _test(path, endings)
     return Dataset(
-        name=stated.name or place.resolve().name,
-        root=place,
+        name=stated.name or path.resolve().name,
+        root=path,
         layout=NAME,
         cases=training + unlabelled + test,
         labels={name: value if isinstance(value, tuple) else (value,) for name, value in stated.labels.items()},
@@ -90,9 +90,9 @@ def read(place: Path) -> Dataset:
     )
 
 
-def _test(place: Path, endings: tuple[str, ...]) -> tuple[tuple[Case, ...], tuple[Problem, ...]]:
-    """Test scans have labels only where there is a folder of them; without it they are declared unlabelled."""
-    images, labels = by_channel(image_files(place / "imagesTs", endings)), image_files(place / "labelsTs", endings)
+def _test(path: Path, endings: tuple[str, ...]) -> tuple[tuple[Case, ...], tuple[Problem, ...]]:
+    """Return the test cases and their problems; without a folder of labels they count as declared unlabelled."""
+    images, labels = by_channel(image_files(path / "imagesTs", endings)), image_files(path / "labelsTs", endings)
     cases = tuple(
         Case(name, files, label=labels.get(name), unlabelled=not labels, split="test") for name, files in images.items()
     )
@@ -107,27 +107,28 @@ def _unknown(source: Path, field: str, names: frozenset[str]) -> tuple[Problem, 
 
 
 ENDING: Final = ".nii.gz"
+"""Ending of the files that `RawWriter` writes."""
 
 
 class RawWriter:
-    """Write cases into a folder that is new or empty.
+    """Writes a dataset in this layout to a folder that is new or empty.
 
-    Training cases go to `imagesTr` and `labelsTr`, test cases to `imagesTs` and `labelsTs`; a folder without
-    `dataset.json` was not finished.
+    Training cases go to `imagesTr` and `labelsTr`, test cases to `imagesTs` and `labelsTs`. `dataset.json` is written
+    last, so a folder without it is incomplete.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
 
     def check_empty(self) -> None:
-        """Raise `BadInput` where the folder holds something. It is made with the first file."""
+        """Raise `BadInput` if the folder is not empty. It is created with the first file."""
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
             raise BadInput(self.target, "exists and is not an empty folder", "choose another or empty it")
 
     def write_case(self, case: str, images: Sequence[Volume], label: Volume | None, *, test: bool) -> None:
-        """Write one file per channel and the label, if any; on failure none of them stays.
+        """Write one file per channel and the label, if any; on an error all of them are removed.
 
-        The label comes first, so that whoever interrupts leaves no image whose label is missing.
+        The label is written first, so that an interrupted run leaves no image without its label.
         """
         part = "Ts" if test else "Tr"
         files = {} if label is None else {self.target / f"labels{part}" / f"{case}{ENDING}": label}
@@ -150,7 +151,7 @@ class RawWriter:
 def dataset_json(
     *, name: str, title: str, channels: Sequence[str], labels: Mapping[str, int | list[int]], training: int
 ) -> dict[str, Any]:
-    """Return nnU-Net's description of a dataset; regions get the order in which they are painted."""
+    """Return the content of `dataset.json`; with regions it has the order in which they are painted."""
     described: dict[str, Any] = {
         "name": name,
         "description": title,

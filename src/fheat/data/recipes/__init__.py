@@ -1,10 +1,10 @@
-"""Recipes for the datasets of the paper: from the folder as downloaded to the layout that everything here reads."""
+"""Recipes that turn the datasets of the paper, as downloaded, into the nnU-Net raw layout, one dataset per file."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from fheat.data.recipes import abdomenct1k, brats2019, hnc, la, msd_task01, pancreas
-from fheat.data.recipes.base import Options, Recipe
+from fheat.data.recipes.base import Recipe, RecipeOptions
 
 RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
@@ -19,4 +19,4 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     )
 }
 
-__all__ = ["RECIPES", "Options", "Recipe"]
+__all__ = ["RECIPES", "Recipe", "RecipeOptions"]

@@ -10,14 +10,15 @@ from fheat.io.nifti import read_nifti
 from fheat.io.volume import Volume
 
 WINDOW: Final = (-160.0, 240.0)
+"""Lowest and highest value of the intensity window in Hounsfield units."""
 _IMAGE = "_0000.nii.gz"
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List `Case_00001_0000.nii.gz` wherever they lie, with `Case_00001.nii.gz` of a folder `labelsTr` or `Mask*`.
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List `Case_00001_0000.nii.gz` in any folder, with `Case_00001.nii.gz` of a folder `labelsTr` or `Mask*`.
 
-    The release keeps the labels of some scans back. A scan without one is declared unlabelled by lying in `imagesTs`
-    or in one of the folders of the original release; in `imagesTr` its label is missing.
+    The labels of some scans are not published. A scan without a label counts as declared unlabelled if it is in
+    `imagesTs` or in a folder of the original release; in `imagesTr` its label is missing.
     """
     labels = {
         file.name.removesuffix(".nii.gz"): file
@@ -29,17 +30,17 @@ def find(root: Path, options: base.Options) -> base.Found:
         name = file.name.removesuffix(_IMAGE)
         label = labels.get(name)
         cases.append(base.Source(name, file, label, unlabelled=label is None and file.parent.name != "imagesTr"))
-    return base.Found("nifti", base.cases_by_id(root, cases, f"Case_00001{_IMAGE}"))
+    return base.Download("nifti", base.cases_by_id(root, cases, f"Case_00001{_IMAGE}"))
 
 
-def prepare(case: base.Source, options: base.Options) -> base.Prepared:
-    """Resample if asked, then map the window to [0, 1]."""
+def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Resample if a spacing is given, then map the window to [0, 1]."""
     scan = read_nifti(case.image)
-    label = None if case.unlabelled else base.read_label(case, scan, [1, 2, 3, 4])
+    label = None if case.unlabelled else base.read_source_label(case, scan, [1, 2, 3, 4])
     if options.spacing is not None:
         scan = resample(scan, options.spacing)
         label = None if label is None else resample(label, options.spacing, labels=True)
-    return base.Prepared((Volume(window(scan.data, *WINDOW), scan.affine),), label)
+    return base.PreparedCase((Volume(window(scan.data, *WINDOW), scan.affine),), label)
 
 
 RECIPE: Final = base.Recipe(

@@ -13,28 +13,28 @@ from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List `<id>/<id>_flair.nii.gz`, under HGG and LGG or wherever; `.nii` as well."""
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List `<id>/<id>_flair.nii.gz` or `.nii`, in the folders HGG and LGG or any other."""
     cases = []
     for ending in (".nii.gz", ".nii"):
         for file in base.files_named(root, f"*_flair{ending}"):
             name = file.name.removesuffix(f"_flair{ending}")
             label = file.with_name(f"{name}_seg{ending}")
             cases.append(base.Source(name, file, label if label.is_file() else None))
-    return base.Found("nifti", base.cases_by_id(root, cases, "*_flair.nii.gz"))
+    return base.Download("nifti", base.cases_by_id(root, cases, "*_flair.nii.gz"))
 
 
-def prepare(case: base.Source, options: base.Options) -> base.Prepared:
-    """Crop to the brain, cut the brightest thousandth, z-score by the voxels that are not zero."""
+def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Crop to the brain, clip at the 99.9th percentile, z-score with the statistics of the non-zero voxels."""
     scan = read_nifti(case.image)
-    mask = base.read_label(case, scan, [1, 2, 3, 4])
+    mask = base.read_source_label(case, scan, [1, 2, 3, 4])
     box = bounding_box(scan.data, past_last=0)
     if box is None or any(low >= high for low, high in box):
         raise BadInput(case.image, "holds no brain: it is zero everywhere or one voxel thin", "download it again")
     image, label = crop(scan, box), crop(mask, box)
     clipped = clip_above(image.data, 0.999)
     image = Volume(zscore(clipped, *moments(clipped, nonzero=True)), image.affine)
-    return base.Prepared((image,), Volume((label.data > 0).astype(np.uint8), label.affine))
+    return base.PreparedCase((image,), Volume((label.data > 0).astype(np.uint8), label.affine))
 
 
 RECIPE: Final = base.Recipe(

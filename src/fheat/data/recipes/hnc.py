@@ -11,22 +11,22 @@ from fheat.io.volume import Volume
 _IMAGE, _LABEL = "_preRT_T2.nii.gz", "_preRT_mask.nii.gz"
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List `<id>/preRT/<id>_preRT_T2.nii.gz`; the scans during therapy and the registered copies are left."""
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List `<id>/preRT/<id>_preRT_T2.nii.gz`; scans during therapy and registered copies are ignored."""
     cases = []
     for file in base.files_named(root, f"preRT/*{_IMAGE}"):
         name = file.name.removesuffix(_IMAGE)
         label = file.with_name(f"{name}{_LABEL}")
         cases.append(base.Source(name, file, label if label.is_file() else None))
-    return base.Found("nifti", base.cases_by_id(root, cases, f"preRT/*{_IMAGE}"))
+    return base.Download("nifti", base.cases_by_id(root, cases, f"preRT/*{_IMAGE}"))
 
 
-def prepare(case: base.Source, options: base.Options) -> base.Prepared:
-    """Z-score the whole scan. Labels are kept."""
+def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Z-score the whole scan. The label is not changed."""
     scan = read_nifti(case.image)
     base.check_not_constant(case.image, scan)
-    label = base.read_label(case, scan, [1, 2])
-    return base.Prepared((Volume(zscore(scan.data), scan.affine),), label)
+    label = base.read_source_label(case, scan, [1, 2])
+    return base.PreparedCase((Volume(zscore(scan.data), scan.affine),), label)
 
 
 RECIPE: Final = base.Recipe(

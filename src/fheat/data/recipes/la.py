@@ -15,48 +15,52 @@ from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
 SPACING: Final = (0.625, 0.625, 0.625)
+"""Distance of voxels in millimetres."""
 PATCH: Final = 112
+"""Smallest number of voxels of a crop along x and y, without its margins."""
 _MARGINS: Final = (10, 20)
+"""Range of the random margins in voxels; the upper end is excluded."""
 _IMAGE, _LABEL, _H5 = "lgemri.nrrd", "laendo.nrrd", "mri_norm2.h5"
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List `<id>/lgemri.nrrd`, or `<id>/mri_norm2.h5` where there is none; the folder is the id."""
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List `<id>/lgemri.nrrd`, or `<id>/mri_norm2.h5` if there are none; the id is the name of the folder."""
     originals = [
         base.Source(file.parent.name, file, label if (label := file.with_name(_LABEL)).is_file() else None)
         for file in base.files_named(root, _IMAGE)
     ]
     if originals:
-        return base.Found("nrrd", base.cases_by_id(root, originals, _IMAGE))
+        return base.Download("nrrd", base.cases_by_id(root, originals, _IMAGE))
     cases = base.cases_by_id(
         root, (base.Source(file.parent.name, file, file) for file in base.files_named(root, _H5)), f"{_IMAGE} or {_H5}"
     )
     if options.benchmark_crop:
         raise BadInput(root, f"holds {_H5} files, which are cropped already", "leave out --benchmark-crop")
-    return base.Found("h5", cases, cropped=True)
+    return base.Download("h5", cases, cropped=True)
 
 
-def prepare(case: base.Source, options: base.Options) -> base.Prepared:
-    """Z-score the whole scan, then crop if asked. The h5 files come z-scored and cropped and are taken as they are."""
+def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Z-score the whole scan, then crop with `benchmark_crop`. The h5 files are z-scored and cropped already."""
     if case.image.name == _H5:
         scan, mask = read_h5(case.image, spacing=SPACING)
         if mask is None:
             raise BadInput(case.image, "has no field label", "download it again")
-        return base.Prepared((Volume(scan.data.astype(np.float32), scan.affine),), base.as_label(case.image, mask, [1]))
+        image = Volume(scan.data.astype(np.float32), scan.affine)
+        return base.PreparedCase((image,), base.as_label(case.image, mask, [1]))
     scan = read_nrrd(case.image)
     base.check_not_constant(case.image, scan)
-    mask = base.read_label(case, scan, [1, 255], read_nrrd)
+    mask = base.read_source_label(case, scan, [1, 255], read_nrrd)
     image = Volume(zscore(scan.data), scan.affine)
     label = Volume((mask.data > 0).astype(np.uint8), mask.affine)
     if options.benchmark_crop:
         box = base.label_box(case, label, past_last=0)
         x, y, _ = enlarge(box, label.data.shape, margins(case.id), at_least=(PATCH, PATCH, 0))
         image, label = (crop(one, (x, y, (0, label.data.shape[2]))) for one in (image, label))
-    return base.Prepared((image,), label)
+    return base.PreparedCase((image,), label)
 
 
 def margins(case: str) -> Box:
-    """Draw 10 to 19 voxels before and after in x and y; the id of the case is the seed."""
+    """Return random margins of 10 to 19 voxels before and after in x and y; the id of the case is the seed."""
     seed = int.from_bytes(hashlib.sha256(case.encode()).digest()[:8], "big")
     a, b, c, d = np.random.default_rng(seed).integers(*_MARGINS, size=4).tolist()
     return (a, b), (c, d), (0, 0)

@@ -13,16 +13,16 @@ from fheat.system.errors import BadInput
 CHANNELS: Final = ("FLAIR", "T1w", "T1gd", "T2w")
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List what `dataset.json` lists: `training` with labels, `test` without."""
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List the cases of `dataset.json`: `training` with labels, `test` without."""
     if not (root / "dataset.json").exists():
         raise BadInput(root / "dataset.json", "is missing", "give the folder Task01_BrainTumour as unpacked")
     cases = [base.Source(case.id, case.images[0], case.label, case.unlabelled) for case in msd.read(root).cases]
-    return base.Found("msd", base.cases_by_id(root, cases, "cases in dataset.json"))
+    return base.Download("msd", base.cases_by_id(root, cases, "cases in dataset.json"))
 
 
-def prepare(case: base.Source, options: base.Options) -> base.Prepared:
-    """Split the channels and z-score each by its voxels that are not zero. Labels are kept."""
+def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Split the channels and z-score each with the statistics of its non-zero voxels. The label is not changed."""
     scan = read_nifti(case.image)
     if scan.data.ndim != 4 or scan.data.shape[3] != len(CHANNELS):
         raise BadInput(case.image, f"has shape {scan.data.shape}: expected (X, Y, Z, 4)", "check that it is Task01")
@@ -32,8 +32,8 @@ def prepare(case: base.Source, options: base.Options) -> base.Prepared:
         if channel.min() == channel.max():
             raise BadInput(case.image, f"channel {name} holds the value {channel.flat[0]} everywhere", "copy it again")
         images.append(Volume(zscore(channel, *moments(channel, nonzero=True)), scan.affine))
-    label = None if case.unlabelled else base.read_label(case, images[0], [1, 2, 3])
-    return base.Prepared(tuple(images), label)
+    label = None if case.unlabelled else base.read_source_label(case, images[0], [1, 2, 3])
+    return base.PreparedCase(tuple(images), label)
 
 
 RECIPE: Final = base.Recipe(

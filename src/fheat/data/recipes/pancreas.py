@@ -1,6 +1,6 @@
-"""Pancreas-CT (NIH, TCIA) in the two incompatible flavours of the literature.
+"""Pancreas-CT (NIH, TCIA) in the two incompatible variants ("flavours") of the literature.
 
-A: koncle/CoraNet, FUSSNet, UPCoL, BCP. B: HiLab-git/DTC, MC-Net, MLRP. They differ in everything but the window.
+A: koncle/CoraNet, FUSSNet, UPCoL, BCP. B: HiLab-git/DTC, MC-Net, MLRP. They have only the intensity window in common.
 """
 
 import re
@@ -22,13 +22,17 @@ from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
 WINDOW: Final = (-125.0, 275.0)
+"""Lowest and highest value of the intensity window in Hounsfield units."""
 SIZE: Final = (96, 96, 96)
-_SOFT: Final = (-50.0, 250.0)
-_CLEARLY: Final = 0.1
+"""Smallest number of voxels of a crop along each axis."""
+_SOFT_TISSUE: Final = (-50.0, 250.0)
+"""Range of soft tissue in Hounsfield units."""
+_CLEAR_DIFFERENCE: Final = 0.1
+"""Difference of the fractions on soft tissue from which a flipped label counts as the better fit."""
 
 
-def find(root: Path, options: base.Options) -> base.Found:
-    """List `PANCREAS_0001/` with one DICOM series somewhere inside, or CT as NIfTI, and `label0001.nii.gz`."""
+def find(root: Path, options: base.RecipeOptions) -> base.Download:
+    """List the folders `PANCREAS_0001/` with one DICOM series each, or CT as NIfTI, and `label0001.nii.gz`."""
     labels = {file.name[5:9]: file for file in base.files_named(root, "label????.nii.gz")}
     named = re.compile(r"(image|PANCREAS_)\d{4}\.nii\.gz")
     scans = [file for file in base.files_named(root, "*.nii.gz") if named.fullmatch(file.name)]
@@ -40,11 +44,11 @@ def find(root: Path, options: base.Options) -> base.Found:
     for scan in scans:
         name = scan.name.removesuffix(".nii.gz")[-4:]
         cases.append(base.Source(name, scan, labels.get(name)))
-    return base.Found(kind, base.cases_by_id(root, cases, "PANCREAS_0001 folders or image0001.nii.gz"))
+    return base.Download(kind, base.cases_by_id(root, cases, "PANCREAS_0001 folders or image0001.nii.gz"))
 
 
-def prepare_a(case: base.Source, options: base.Options) -> base.Prepared:
-    """Flavour A: resample as if cubic voxels, window, min-max; crop on all six sides if asked."""
+def prepare_a(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Prepare flavour A: resample as if voxels were cubic, window, min-max; `benchmark_crop` crops all six sides."""
     scan, label = _read(case, options)
     step = 1 / scan.spacing[1]
     shape = [max(1, round(size / step)) for size in scan.data.shape]
@@ -54,15 +58,15 @@ def prepare_a(case: base.Source, options: base.Options) -> base.Prepared:
         box = base.label_box(case, label, past_last=2)
         box = stretch(enlarge(box, shape, [(25, 25)] * 3), shape, SIZE)
         image, label = (pad(crop(one, box), SIZE) for one in (image, label))
-    return base.Prepared((image,), label)
+    return base.PreparedCase((image,), label)
 
 
-def prepare_b(case: base.Source, options: base.Options) -> base.Prepared:
-    """Flavour B: resample with B-splines, window, crop in x and y if asked, then z-score what is left."""
+def prepare_b(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
+    """Prepare flavour B: resample with B-splines, window, crop x and y with `benchmark_crop`, z-score the result."""
     scan, label = _read(case, options)
     x, y, z = scan.spacing
     steps = (1 / x, 1 / y, 1 / z)
-    # Rounded down from single precision, as stored in NIfTI: 310 slices of 0.7 mm gave 216, not 217.
+    # Rounded down in single precision, as in the published code: 310 slices of 0.7 mm give 216, not 217.
     shape = [max(1, int(size * float(np.float32(mm)))) for size, mm in zip(scan.data.shape, scan.spacing, strict=True)]
     scan, label = (_regrid(one, steps, shape, order) for one, order in ((scan, 3), (label, 0)))
     image = Volume(window(scan.data, *WINDOW), scan.affine)
@@ -70,10 +74,10 @@ def prepare_b(case: base.Source, options: base.Options) -> base.Prepared:
         box = base.label_box(case, label, past_last=0)
         wide = enlarge(box, shape, [(25, 25), (25, 25), (0, 0)], at_least=(*SIZE[:2], 0))
         image, label = (crop(one, (wide[0], wide[1], (0, shape[2]))) for one in (image, label))
-    return base.Prepared((Volume(zscore(image.data), image.affine),), label)
+    return base.PreparedCase((Volume(zscore(image.data), image.affine),), label)
 
 
-def _read(case: base.Source, options: base.Options) -> tuple[Volume, Volume]:
+def _read(case: base.Source, options: base.RecipeOptions) -> tuple[Volume, Volume]:
     scan = read_nifti(case.image) if case.image.is_file() else read_dicom(_series(case.image)).volume
     path = base.label_path(case)
     stored = reorient(base.as_label(path, read_nifti(path), [1]), scan.orientation)
@@ -86,7 +90,7 @@ def _read(case: base.Source, options: base.Options) -> tuple[Volume, Volume]:
 
 
 def _series(patient: Path) -> Path:
-    """Return the one folder below a patient's that holds files."""
+    """Return the only folder below the folder of a patient that has files, or raise `BadInput`."""
     folders = sorted({file.parent for file in base.files_named(patient, "*")})
     if len(folders) != 1:
         raise BadInput(patient, f"holds {len(folders)} folders with files: expected one series", "keep the CT series")
@@ -94,13 +98,13 @@ def _series(patient: Path) -> Path:
 
 
 def _check_on_tissue(path: Path, scan: NDArray[Any], mask: NDArray[np.uint8]) -> None:
-    """Refuse a label that fits its scan clearly better turned round: users report these labels flipped in y."""
-    soft = (scan > _SOFT[0]) & (scan < _SOFT[1])
+    """Raise `BadInput` if a flipped label fits the scan clearly better: users report labels that are flipped in y."""
+    soft = (scan > _SOFT_TISSUE[0]) & (scan < _SOFT_TISSUE[1])
     share = _share(soft, mask)
     for axes in ("y", "z", "yz"):
-        turned = _share(soft, _flip(mask, axes))
-        if turned > share + _CLEARLY:
-            reason = f"has {share:.0%} of its voxels on soft tissue, turned round along {axes} {turned:.0%}"
+        flipped = _share(soft, _flip(mask, axes))
+        if flipped > share + _CLEAR_DIFFERENCE:
+            reason = f"has {share:.0%} of its voxels on soft tissue, turned round along {axes} {flipped:.0%}"
             raise BadInput(path, reason, f"look at the pair, then give --flip-labels {axes}")
 
 
@@ -113,9 +117,9 @@ def _share(soft: NDArray[np.bool_], mask: NDArray[np.uint8]) -> float:
 
 
 def _regrid(volume: Volume, steps: Spacing, shape: list[int], order: int) -> Volume:
-    """Read every `steps` voxels, starting at the first: both flavours keep the first voxel where it is."""
+    """Return the volume sampled every `steps` voxels from the first on, which stays in place as in both flavours."""
     data = volume.data if order == 0 else volume.data.astype(np.float32)
-    mode = "mirror" if order == 3 else "nearest"  # a B-spline is defined by its mirror image beyond the border
+    mode = "mirror" if order == 3 else "nearest"  # beyond the border a B-spline continues with its mirror image
     out = ndimage.affine_transform(data, steps, output_shape=tuple(shape), order=order, mode=mode)
     return Volume(out, volume.affine @ np.diag([*steps, 1.0]))
 

@@ -1,4 +1,4 @@
-"""Run a recipe over a download. A case that is refused is listed and the others go on."""
+"""Running a recipe on a download. A case that is refused is listed, and the others are still prepared."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -11,15 +11,15 @@ from typing import Any
 
 from fheat.data.layouts.nnunet import RawWriter, dataset_json
 from fheat.data.recipes import RECIPES
-from fheat.data.recipes.base import Found, Options, Recipe, Source
+from fheat.data.recipes.base import Download, Recipe, RecipeOptions, Source
 from fheat.data.recipes.split import Split, split_of
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a preparation did: ids by what became of them, and for refused cases the reason."""
+class Preparation:
+    """The result of a preparation: the ids of the cases by split, and the refused cases with their reasons."""
 
     name: str
     target: Path
@@ -30,12 +30,12 @@ class Prepared:
     unlabelled: tuple[str, ...]
     refused: dict[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    """In the official split and not in the download."""
+    """Ids that are in the official split but not in the download."""
     left_out: tuple[str, ...] = ()
-    """In the download and not in the official split."""
+    """Ids that are in the download but not in the official split."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `--json`."""
+        """Return the result as plain values, for `--json`."""
         return asdict(self) | {"target": str(self.target)}
 
 
@@ -44,25 +44,25 @@ def prepare(
     source: Path,
     target: Path,
     *,
-    options: Options | None = None,
+    options: RecipeOptions | None = None,
     version: str = "",
     workers: int = 1,
     progress: Progress = silent,
-) -> Prepared:
+) -> Preparation:
     """Prepare a dataset into a new or empty folder in the nnU-Net raw layout, or raise `BadInput`.
 
     Args:
         name: one of `RECIPES`.
         source: the folder as downloaded and unpacked.
-        target: where to write; `dataset.json` comes last.
-        options: what the recipe knows; others raise `ValueError`.
-        version: of this program, for `dataset.json`.
-        workers: processes; with 1 the work is done in this one. The files written do not depend on it.
-        progress: called with (cases done, all cases).
+        target: folder to write; `dataset.json` is written last.
+        options: options of the recipe; an option that it does not have raises `ValueError`.
+        version: version of this program, for `dataset.json`.
+        workers: number of processes; with 1 no other process is started. The files do not depend on it.
+        progress: called with the number of cases done and their total.
 
-    Refused cases are in the result; the caller decides what they mean. If every case is refused, nothing is written.
+    The result lists the refused cases. If all cases are refused, `BadInput` is raised and nothing is written.
     """
-    recipe, options = RECIPES[name], options or Options()
+    recipe, options = RECIPES[name], options or RecipeOptions()
     unknown = sorted(set(options.chosen()) - recipe.options)
     if unknown:
         raise ValueError(f"{name} has no option {', '.join(unknown)}")
@@ -70,12 +70,12 @@ def prepare(
         raise BadInput(source, "is not a folder", "give the folder as downloaded and unpacked")
     if target.resolve().is_relative_to(source.resolve()):
         raise BadInput(target, f"lies inside {source}", "write to a folder outside the download")
-    found = recipe.find(source, options)
-    split = split_of(name, [case.id for case in found.cases if not case.unlabelled])
-    wanted = [case for case in found.cases if not split.official or case.id in split.ids]
+    download = recipe.find(source, options)
+    split = split_of(name, [case.id for case in download.cases if not case.unlabelled])
+    wanted = [case for case in download.cases if not split.official or case.id in split.ids]
     if not wanted:
         raise BadInput(
-            source, f"holds {len(found.cases)} cases and none of the official split", "check that it is the dataset"
+            source, f"holds {len(download.cases)} cases and none of the official split", "check that it is the dataset"
         )
     writer = RawWriter(target)
     writer.check_empty()
@@ -89,15 +89,15 @@ def prepare(
         raise BadInput(
             source, f"all {len(wanted)} cases are refused, the first: {first}", "check that it is the dataset"
         )
-    summary = _summary(recipe, target, found, split, refused)
-    _finish(writer, recipe, found.cropped or options.benchmark_crop, options, version, split, summary)
+    summary = _summary(recipe, target, download, split, refused)
+    _finish(writer, recipe, download.cropped or options.benchmark_crop, options, version, split, summary)
     return summary
 
 
 def _outcomes(
-    recipe: Recipe, cases: Sequence[Source], options: Options, split: Split, target: Path, workers: int
+    recipe: Recipe, cases: Sequence[Source], options: RecipeOptions, split: Split, target: Path, workers: int
 ) -> Iterator[tuple[Source, str | None]]:
-    """Yield each case with None or the reason why it was refused, in the order of `cases`."""
+    """Yield each case with None, or with the reason why it was refused, in the order of `cases`."""
     work = partial(_one, recipe.name, options, frozenset(split.test), target)
     if workers <= 1:
         yield from zip(cases, map(work, cases), strict=True)
@@ -111,28 +111,28 @@ def _outcomes(
         pool.shutdown(cancel_futures=True)
 
 
-def _one(name: str, options: Options, test: frozenset[str], target: Path, case: Source) -> str | None:
-    """Prepare and write one case. All of it is in memory before the first byte is written."""
+def _one(name: str, options: RecipeOptions, test: frozenset[str], target: Path, case: Source) -> str | None:
+    """Prepare one case completely, then write it; return None, or the reason why it was refused."""
     try:
-        made = RECIPES[name].prepare(case, options)
+        prepared = RECIPES[name].prepare(case, options)
     except BadInput as error:
         return str(error)
-    RawWriter(target).write_case(case.id, made.images, made.label, test=case.unlabelled or case.id in test)
+    RawWriter(target).write_case(case.id, prepared.images, prepared.label, test=case.unlabelled or case.id in test)
     return None
 
 
-def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: dict[str, str]) -> Prepared:
-    names = [case.id for case in found.cases]
-    there = set(names) - set(refused)
+def _summary(recipe: Recipe, target: Path, download: Download, split: Split, refused: dict[str, str]) -> Preparation:
+    names = [case.id for case in download.cases]
+    available = set(names) - set(refused)
     held_out = set(split.validation)
-    return Prepared(
+    return Preparation(
         name=recipe.name,
         target=target,
-        kind=found.kind,
-        train=tuple(name for name in split.order if name in there and name not in held_out),
-        validation=tuple(name for name in split.validation if name in there),
-        test=tuple(name for name in split.test if name in there),
-        unlabelled=tuple(case.id for case in found.cases if case.unlabelled and case.id in there),
+        kind=download.kind,
+        train=tuple(name for name in split.order if name in available and name not in held_out),
+        validation=tuple(name for name in split.validation if name in available),
+        test=tuple(name for name in split.test if name in available),
+        unlabelled=tuple(case.id for case in download.cases if case.unlabelled and case.id in available),
         refused=refused,
         missing=tuple(name for name in split.ids if name not in names) if split.official else (),
         left_out=tuple(name for name in names if name not in split.ids) if split.official else (),
@@ -140,8 +140,15 @@ def _summary(recipe: Recipe, target: Path, found: Found, split: Split, refused: 
 
 
 def _finish(
-    writer: RawWriter, recipe: Recipe, cropped: bool, options: Options, version: str, split: Split, summary: Prepared
+    writer: RawWriter,
+    recipe: Recipe,
+    cropped: bool,
+    options: RecipeOptions,
+    version: str,
+    split: Split,
+    summary: Preparation,
 ) -> None:
+    """Write `splits.json` and `dataset.json`."""
     training = (*summary.train, *summary.validation)
     dataset = dataset_json(
         name=recipe.name,

@@ -1,4 +1,4 @@
-"""Splits as data: the official lists in their order, or this project's rule where the paper names none."""
+"""Splits of a dataset: the official lists in their order, or a rule of this project if there is no official split."""
 
 import hashlib
 import json
@@ -12,32 +12,32 @@ TEST, VALIDATION, TRAIN = "test", "validation", "train"
 
 @dataclass(frozen=True)
 class Split:
-    """Ids in the order that defines the labelled subsets. Validation is part of `order`; an official one is not."""
+    """A split; `order` defines the labelled subsets and contains the validation ids, unless those are official too."""
 
     order: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
     labelled: tuple[int, ...]
-    """Sizes of the labelled subsets: the first N of `order`."""
+    """Sizes N of the labelled subsets, which are the first N of `order`."""
     origin: str
     validation_origin: str
     official: bool
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Every id once, in order."""
+        """All ids, each once, in order."""
         return tuple(dict.fromkeys((*self.order, *self.validation, *self.test)))
 
     def to_json(self, available: Sequence[str], unlabelled: Sequence[str]) -> dict[str, Any]:
-        """Return `splits.json` of the cases that are there; the subsets are cut before what is missing drops out.
+        """Return the content of `splits.json`, with the available cases only.
 
-        `labelled_N` are the first N, `unlabelled_N` the rest of `order` without the validation cases, `unlabelled` the
-        cases that have no label at all.
+        `labelled_N` are the first N of `order`, `unlabelled_N` the others without the validation cases, and
+        `unlabelled` the cases that have no label at all. N counts missing cases too, which are removed last.
         """
-        there = set(available)
+        present = set(available)
 
         def kept(ids: Sequence[str]) -> list[str]:
-            return [name for name in ids if name in there]
+            return [name for name in ids if name in present]
 
         held_out = set(self.validation)
         result: dict[str, Any] = {"origin": self.origin, "validation_origin": self.validation_origin}
@@ -51,7 +51,7 @@ class Split:
 
 
 def split_of(name: str, ids: Sequence[str]) -> Split:
-    """Return the split of a recipe: the official one whatever `ids`, or this project's rule applied to each of them."""
+    """Return the split of a recipe: the official one, whatever `ids` are, or the split of `ids` by our rule."""
     facts = json.loads((files("fheat.data.recipes") / "splits" / f"{name}.json").read_text())
     if "train" not in facts:
         return _by_rule(facts, sorted(ids))
@@ -69,13 +69,13 @@ def split_of(name: str, ids: Sequence[str]) -> Split:
 
 
 def _by_rule(facts: dict[str, Any], ids: Sequence[str]) -> Split:
-    """Place each id by its own hash, so that a case never changes sides when others are added or refused."""
-    place = {name: _unit(facts["name"], name) for name in ids}
+    """Assign each id by its own hash, so that it stays in its split when other cases are added or refused."""
+    position = {name: _unit(facts["name"], name) for name in ids}
     test, held_out = facts["test_below"], facts["validation_below"]
     return Split(
-        order=tuple(name for name in ids if place[name] >= test),
-        validation=tuple(name for name in ids if test <= place[name] < held_out),
-        test=tuple(name for name in ids if place[name] < test),
+        order=tuple(name for name in ids if position[name] >= test),
+        validation=tuple(name for name in ids if test <= position[name] < held_out),
+        test=tuple(name for name in ids if position[name] < test),
         labelled=(),
         origin=facts["source"],
         validation_origin=facts["source"],

@@ -1,8 +1,8 @@
-"""Fused GPU kernels, written in Triton, and when they are used.
+"""Fused GPU kernels, written in Triton, and the rule when they are used.
 
-Each has a plain twin in PyTorch that says what it computes; the twin is also what runs on a CPU, under `torch.compile`,
-`torch.export`, `torch.func`, in float64, and wherever Triton or the C compiler it asks for is missing. Kernels have
-first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
+Each kernel has a plain twin in PyTorch that defines what it computes. The twin runs on a CPU, under `torch.compile`,
+`torch.export` and `torch.func`, in float64, and wherever Triton or the C compiler that it needs is missing. Kernels
+have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
 """
 
 import os
@@ -25,7 +25,10 @@ _mode: list[Mode] = ["never" if _asked == "never" else "auto"]
 
 @contextmanager
 def use(mode: Mode) -> Iterator[None]:
-    """Within the block: `auto` as by default, `never`, or `always`, also on a CPU, for Triton's interpreter."""
+    """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
+
+    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too.
+    """
     _mode.append(mode)
     try:
         yield
@@ -34,7 +37,7 @@ def use(mode: Mode) -> Iterator[None]:
 
 
 def usable(x: Tensor) -> bool:
-    """Whether kernels take the work on `x` now."""
+    """Return whether the kernels are used for work on `x` now."""
     if _mode[-1] != "auto":
         return _mode[-1] == "always"
     kind = x.device.type
@@ -50,13 +53,13 @@ def usable(x: Tensor) -> bool:
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Context in which kernels start on the device of `x`: Triton asks for the current one."""
+    """Return a context in which kernels start on the device of `x`: Triton takes the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 @cache
 def _work(device: torch.device) -> bool:
-    """Whether a kernel can be built and run: besides Triton that takes a C compiler."""
+    """Return whether a kernel can be built and run here, which takes Triton and a C compiler."""
     if find_spec("triton") is None:
         return False
     try:

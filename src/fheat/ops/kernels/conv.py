@@ -11,11 +11,10 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import launch
 from fheat.ops.kernels.device import conv
-from fheat.ops.kernels.sums import add_rows
 
 
 def conv3(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """Return the convolution (N, ceil(X / stride), ..., out channels) of x; `weight` (out, in, 3, 3, 3)."""
+    """Return the convolution of x, (N, ceil(X / stride), ..., out channels); `weight` is (out, in, 3, 3, 3)."""
     out: Tensor = _Conv3.apply(x, weight.contiguous(), stride, launch.operand_type(x))  # type: ignore[no-untyped-call]
     return out
 
@@ -35,46 +34,46 @@ class _Conv3(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        rest = slope.contiguous(), x, weight, ctx.stride, ctx.dot
-        x_slope = _input_slope(*rest) if ctx.needs_input_grad[0] else None
-        return x_slope, _weight_slope(*rest) if ctx.needs_input_grad[1] else None, None, None
+        rest = gradient.contiguous(), x, weight, ctx.stride, ctx.dot
+        x_gradient = _input_gradient(*rest) if ctx.needs_input_grad[0] else None
+        return x_gradient, _weight_gradient(*rest) if ctx.needs_input_grad[1] else None, None, None
 
 
-def _input_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: str) -> Tensor:
+def _input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, dot: str) -> Tensor:
     """Return the gradient of the input."""
     samples, *grid, channels = x.shape
     out, shape = torch.empty_like(x), _shape(len(weight), channels)
-    tiles = _tiles(slope, shape["BLOCK"])
+    tiles = _tiles(gradient, shape["BLOCK"])
     if stride == 1:
-        conv.convolve[tiles, samples](slope, weight, out, *grid, **shape, S=1, FLIP=True, DOT=dot)
+        conv.convolve[tiles, samples](gradient, weight, out, *grid, **shape, S=1, FLIP=True, DOT=dot)
     else:
-        conv.convolve_back[8 * tiles, samples](slope, weight, out, *grid, **shape, DOT=dot)
+        conv.convolve_back[8 * tiles, samples](gradient, weight, out, *grid, **shape, DOT=dot)
     return out
 
 
-def _weight_slope(slope: Tensor, x: Tensor, weight: Tensor, stride: int, dot: str) -> Tensor:
-    """Return the gradient of the weights: that of each run of voxels, added up in one order."""
+def _weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, dot: str) -> Tensor:
+    """Return the gradient of the weights, added up from the shares of all programs in a fixed order."""
     samples, *grid, channels = x.shape
     shape = _shape(channels, len(weight))
-    tiles, chunks = _tiles(slope, shape["BLOCK"]), -(-27 * channels // conv.CHUNK.value)
+    tiles, chunks = _tiles(gradient, shape["BLOCK"]), -(-27 * channels // conv.CHUNK.value)
     span = -(-tiles // max(1, launch.PROGRAMS // (samples * chunks)))
     parts = -(-tiles // span)
     partial = torch.empty(samples * parts, weight.numel(), device=x.device)
     conv.convolve_weights[chunks, samples, parts](
-        slope, x, partial, *grid, span * shape["BLOCK"], **shape, S=stride, DOT=dot
+        gradient, x, partial, *grid, span * shape["BLOCK"], **shape, S=stride, DOT=dot
     )
-    return add_rows(partial).view_as(weight)
+    return launch.add_rows(partial).view_as(weight)
 
 
 def _shape(channels: int, out_channels: int) -> dict[str, int]:
-    """Return what the kernels are specialised for."""
+    """Return the constants for which the kernels are compiled."""
     padded = max(16, launch.power_of_two(out_channels))
     block = max(16, min(64, 4096 // padded))
     return {"C": channels, "N": out_channels, "NP": padded, "BLOCK": block, "num_warps": 4, "num_stages": 1}
 
 
 def _tiles(out: Tensor, block: int) -> int:
-    """Return how many tiles of `block` voxels cover one sample of (N, X, Y, Z, C)."""
+    """Return the number of tiles of `block` voxels that cover one sample of (N, X, Y, Z, C)."""
     return -(-out[0, ..., 0].numel() // block)

@@ -8,18 +8,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device.depthwise import convolve, convolve_weights
-from fheat.ops.kernels.launch import Tiling, partials, tile_each, tiling
-from fheat.ops.kernels.sums import add_rows
+from fheat.ops.kernels.launch import Tiling, add_rows, partials, tile_each, tiling
 
 
-def tables(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return weights (C, 1, 3, 3, 3), all of one C, as (27, C): a tap's factors side by side, as kernels read them."""
+def weight_tables(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return weights (C, 1, 3, 3, 3), all with the same C, as tables (27, C), the order in which kernels read them."""
     with torch.no_grad():
         return list(torch.stack([weight.flatten(1).t() for weight in weights]))
 
 
 def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
-    """Return x + depthwise(x), without bias; `weight` (C, 1, 3, 3, 3) and its table."""
+    """Return x + depthwise(x), without bias; `weight` is (C, 1, 3, 3, 3), `table` is its table."""
     out: Tensor = _ResidualDepthwise.apply(x, weight, table)  # type: ignore[no-untyped-call]
     return out
 
@@ -29,15 +28,15 @@ def biased(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     return _convolve(x, table, bias, back=False, bias=True)
 
 
-def slope_before(slope: Tensor, table: Tensor, add: Tensor) -> Tensor:
-    """Return `add` plus the gradient before a depthwise convolution from the one behind it."""
-    return _convolve(slope, table, add, back=True, bias=False)
+def gradient_before(gradient: Tensor, table: Tensor, add: Tensor) -> Tensor:
+    """Return `add` plus the input gradient of a depthwise convolution, computed from its output gradient."""
+    return _convolve(gradient, table, add, back=True, bias=False)
 
 
-def slope_of_weights(slope: Tensor, x: Tensor, partial: Tensor, at: int, plan: Tiling, *, bias: bool) -> None:
-    """Write each program's share of the gradient of the weights (C, 27), and of a bias, into `partial` from `at` on."""
+def gradient_of_weights(gradient: Tensor, x: Tensor, partial: Tensor, at: int, plan: Tiling, *, bias: bool) -> None:
+    """Write each program's share of the gradient of the weights (C, 27), and of a bias, to `partial` from `at` on."""
     convolve_weights[(*plan.grid, 9)](
-        slope, x, partial, partial.shape[1], at, *x.shape[1:4], plan.span,
+        gradient, x, partial, partial.shape[1], at, *x.shape[1:4], plan.span,
         **plan.shape, SPLITS=plan.splits, BIAS=bias,
     )  # fmt: skip
 
@@ -58,10 +57,10 @@ class _ResidualDepthwise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, table = ctx.saved_tensors
         samples, *sizes, channels = x.shape
         plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        slope, partial = slope.contiguous(), partials(plan, weight.numel(), x)
-        slope_of_weights(slope, x, partial, 0, plan, bias=False)
-        return slope_before(slope, table, slope), add_rows(partial).view_as(weight), None
+        gradient, partial = gradient.contiguous(), partials(plan, weight.numel(), x)
+        gradient_of_weights(gradient, x, partial, 0, plan, bias=False)
+        return gradient_before(gradient, table, gradient), add_rows(partial).view_as(weight), None

@@ -11,12 +11,11 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
-from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
-from fheat.ops.kernels.sums import add_rows
+from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
 
 
 class FHEATWeights(NamedTuple):
-    """Parameters of one FHEAT and the norm behind it, as their modules hold them."""
+    """Parameters of one FHEAT and of the norm behind it, in the shapes of their modules."""
 
     depthwise: Tensor
     depthwise_bias: Tensor
@@ -31,7 +30,7 @@ class FHEATWeights(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """The new features, their moments for the norm that comes next, and FHEAT's own output."""
+    """The features x + norm(FHEAT(x)), their moments, which the next norm needs, and y = FHEAT(x)."""
 
     x: Tensor
     moments: Tensor
@@ -45,9 +44,10 @@ def fheat_half(
     table: Tensor,
     eps: float = 1e-5,
 ) -> Mixed:
-    """Return x + norm(FHEAT(x)); `gate` is the multiplier (X, Y, Z) and the flag "closed", or None: no transform.
+    """Return x + norm(FHEAT(x)).
 
-    `table` is that of the depthwise weights.
+    `gate` is the multiplier (X, Y, Z) and the flag "closed", or None where no transform is needed; `table` is the table
+    of the depthwise weights.
     """
     multiplier, closed = gate or (None, None)
     rest = eps, operand_type(x), *weights
@@ -79,10 +79,10 @@ class _FHEATHalf(torch.autograd.Function):
         t, spectrum = v, None
         if multiplier is not None:
             t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
-            found = pairs(plan, x)
-            norm.find_moments[plan.grid](t, found, plan.voxels, plan.span, **shape, SPLITS=splits)
-            # As if there were no gate where it is closed: another order of the sums would be another last bit.
-            moments = found if closed is None else torch.where(closed, moments, found)
+            t_moments = pairs(plan, x)
+            norm.find_moments[plan.grid](t, t_moments, plan.voxels, plan.span, **shape, SPLITS=splits)
+            # A closed gate uses the moments of v as if there were no gate: another order of sums changes the last bit.
+            moments = t_moments if closed is None else torch.where(closed, moments, t_moments)
         fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, DOT=dot,
@@ -98,7 +98,7 @@ class _FHEATHalf(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.eps, ctx.dot
         c, shape, splits = plan.channels, plan.shape, plan.splits
@@ -107,35 +107,35 @@ class _FHEATHalf(torch.autograd.Function):
         width = sum(sizes)
         partial = partials(plan, width, x)
         y_sums, sums = pairs(plan, x), pairs(plan, x)
-        slope = slope.contiguous()
-        normal_slope, gate_slope, value_slope, local_slope = (torch.empty_like(x) for _ in range(4))
+        gradient = gradient.contiguous()
+        normal_gradient, gate_gradient, value_gradient, local_gradient = (torch.empty_like(x) for _ in range(4))
         norm.norm_sums[plan.grid](
-            slope, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
+            gradient, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
         fheat.gated_backward[plan.grid](
-            slope, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_slope, gate_slope,
-            sums, partial, width, plan.voxels, plan.span, eps, **shape, SPLITS=splits, DOT=dot,
+            gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
+            gate_gradient, sums, partial, width, plan.voxels, plan.span, eps, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
-            normal_slope, normal_slope, t, moments, sums, w.norm, value_slope, plan.voxels, plan.span, eps,
+            normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=False,
         )  # fmt: skip
-        multiplier_slope = None
+        multiplier_gradient = None
         if multiplier is not None:
             learned = ctx.needs_input_grad[1]
-            value_slope, behind = transform.filtered(value_slope, multiplier, closed, keep_spectrum=learned)
-            multiplier_slope = (behind * spectrum).sum(dim=(0, 4)) if learned else None
+            value_gradient, behind = transform.filtered(value_gradient, multiplier, closed, keep_spectrum=learned)
+            multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
         fheat.project_backward[plan.grid](
-            value_slope, gate_slope, local, w.project, local_slope, partial, width, starts[6], plan.voxels, plan.span,
-            **shape, SPLITS=splits, DOT=dot,
+            value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], plan.voxels,
+            plan.span, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        x_slope = depthwise.slope_before(local_slope, table, slope)
-        depthwise.slope_of_weights(local_slope, x, partial, starts[8], plan, bias=True)
-        found = dict(zip(
+        x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
+        depthwise.gradient_of_weights(local_gradient, x, partial, starts[8], plan, bias=True)
+        by_name = dict(zip(
             ("out", "out_bias", "norm", "norm_bias", "after", "after_bias", "project", "project_bias", "depthwise",
              "depthwise_bias"),
             torch.split(add_rows(partial), sizes), strict=True,
         ))  # fmt: skip
-        gradients = (found[name].view_as(value) for name, value in zip(FHEATWeights._fields, weights, strict=True))
-        return x_slope, multiplier_slope, None, None, None, None, *gradients
+        gradients = (by_name[name].view_as(value) for name, value in zip(FHEATWeights._fields, weights, strict=True))
+        return x_gradient, multiplier_gradient, None, None, None, None, *gradients

@@ -1,4 +1,4 @@
-"""How work is cut into programs, and how a kernel is started."""
+"""How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 
 WIDEST = 128
-"""Channels of a stage: the products of more would not fit the fast memory that a program has."""
+"""Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
-"""About four for each multiprocessor of a large GPU."""
+"""Number of programs to aim at, about four for each multiprocessor of a large GPU."""
+_ROWS, _COLUMNS = 64, 32
+"""Number of rows and columns of a tile of `add_rows`."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Programs (samples, splits), each walking `span` voxels of one sample in tiles of block x padded."""
+    """A grid of (samples, splits) programs; each works through `span` voxels of one sample, `block` at a time.
+
+    A tile is `block` voxels by `padded` channels.
+    """
 
     samples: int
     voxels: int
@@ -26,23 +31,26 @@ class Tiling:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Of programs."""
+        """Number of programs along each axis of the launch grid."""
         return self.samples, self.splits
 
     @property
     def warps(self) -> int:
-        """Per program."""
+        """Number of warps of each program."""
         return 8 if self.padded > 64 else 4
 
     @property
     def shape(self) -> dict[str, int]:
-        """What every kernel is specialised for. One stage: pipelined, the 27 taps alone would fill shared memory."""
+        """Constants for which every kernel is compiled.
+
+        There is one pipeline stage: with more, the 27 taps alone would fill the shared memory.
+        """
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
 
 
 @lru_cache
 def tiling(samples: int, voxels: int, channels: int) -> Tiling:
-    """Cut (samples, voxels, channels) into programs; always the same way, so sums have one order."""
+    """Divide (samples, voxels, channels) among programs, always in the same way, so that sums have one order."""
     padded = max(16, power_of_two(channels))
     block = max(16, 2048 // padded)
     tiles = -(-voxels // block)
@@ -52,7 +60,7 @@ def tiling(samples: int, voxels: int, channels: int) -> Tiling:
 
 @lru_cache
 def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Cut the same into one tile per program, for kernels that keep no sums: the grid, and what they are built for."""
+    """Return the launch grid and constants for kernels without sums, in which each program computes one tile."""
     padded = max(16, power_of_two(channels))
     block = max(8, 4096 // padded)
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
@@ -61,17 +69,27 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:
-    """Return room for two numbers per program: moments or sums."""
+    """Return an empty tensor for two numbers per program, (samples, splits, 2), which are moments or sums."""
     return torch.empty(plan.samples, plan.splits, 2, device=like.device)
 
 
 def partials(plan: Tiling, width: int, like: Tensor) -> Tensor:
-    """Return room for `width` numbers per program: its share of the gradients of parameters."""
+    """Return an empty tensor for `width` numbers per program, its share of the gradients of parameters."""
     return torch.empty(plan.samples * plan.splits, width, device=like.device)
 
 
+def add_rows(partial: Tensor) -> Tensor:
+    """Return partial.sum(dim=0) of a contiguous (rows, width); torch is slow where rows are many and columns few."""
+    from fheat.ops.kernels.device import tiles  # this module is imported where Triton may be missing
+
+    rows, width = partial.shape
+    out = torch.empty(width, device=partial.device)
+    tiles.add_rows[(-(-width // _COLUMNS),)](partial, out, rows, width, ROWS=_ROWS, BLOCK=_COLUMNS, num_warps=4)
+    return out
+
+
 def operand_type(x: Tensor) -> str:
-    """Return what products round their operands to: what autocast says, else nothing."""
+    """Return the type to which operands of products are rounded: that of autocast, or "ieee" for no rounding."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return "ieee"
@@ -79,5 +97,5 @@ def operand_type(x: Tensor) -> str:
 
 
 def power_of_two(number: int) -> int:
-    """Return the next power of two from `number` on."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(number - 1, 0).bit_length()

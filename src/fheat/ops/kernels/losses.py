@@ -1,6 +1,6 @@
-"""Sums over voxels and readings of a weak view by fused kernels.
+"""Sums over voxels, and pseudo-labels read from the logits of a weak view, by fused kernels.
 
-The plain twins, which say what is computed, are in `fheat.ops.voxel_sums` and `fheat.methods.cse`.
+The plain twins, which define what is computed, are in `fheat.ops.voxel_sums` and in the room `fheat.methods`.
 """
 
 from typing import Any
@@ -13,8 +13,9 @@ from fheat.ops.kernels.device import losses as device
 from fheat.ops.kernels.launch import power_of_two
 
 PROGRAMS = 8192
+"""Largest number of programs over which the voxels of a batch are divided."""
 _TILE = 1024
-"""Elements of a tile, classes and regions included; a program keeps four of them."""
+"""Number of elements of a tile, classes and regions included; a program holds four tiles."""
 
 
 def voxel_sums(logits: Tensor, target: Tensor, region: Tensor | None, regions: int) -> tuple[Tensor, ...]:
@@ -24,17 +25,22 @@ def voxel_sums(logits: Tensor, target: Tensor, region: Tensor | None, regions: i
 
 
 def read_weak(logits: Tensor, threshold: Tensor, side: int) -> tuple[Tensor, ...]:
-    """Return label, accepted, inside, foreground (B, X, Y, Z) and the confidence of blocks, shaped like `threshold`."""
+    """Return the pseudo-labels of logits (B, K, X, Y, Z), in blocks of `side` voxels per axis.
+
+    For each voxel (B, X, Y, Z): the most likely class, whether its probability reaches the threshold of its block,
+    whether background has a probability of at most one half, and the most likely class other than background. For each
+    block, in the shape of `threshold`: the mean of the largest probabilities.
+    """
     samples, classes, *grid = logits.shape
     logits, last = _dense(logits.detach())
     padded = power_of_two(classes)
-    found = [torch.empty(samples, *grid, dtype=torch.uint8, device=logits.device) for _ in range(4)]
+    maps = [torch.empty(samples, *grid, dtype=torch.uint8, device=logits.device) for _ in range(4)]
     confidence = torch.empty(threshold.shape, device=logits.device)
     device.read_blocks[samples, confidence[0].numel()](
-        logits, threshold.contiguous(), *found, confidence, *grid,
+        logits, threshold.contiguous(), *maps, confidence, *grid,
         K=classes, KP=padded, SIDE=side, LAST=last, BLOCK=min(side**3, 4 * _TILE // padded), num_warps=8,
     )  # fmt: skip
-    label, accepted, inside, foreground = found
+    label, accepted, inside, foreground = maps
     return label, accepted.view(torch.bool), inside.view(torch.bool), foreground, confidence
 
 
@@ -61,9 +67,9 @@ class _VoxelSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, region = ctx.saved_tensors
-        entropy, overlap, mass, squares, _ = slopes
+        entropy, overlap, mass, squares, _ = gradients
         voxels, block = target[0].numel(), _TILE // ctx.shape["KP"]
         programs, span = _runs(len(logits), voxels, block)
         out = torch.empty_like(logits)
@@ -75,7 +81,7 @@ class _VoxelSums(torch.autograd.Function):
 
 
 def _dense(logits: Tensor) -> tuple[Tensor, bool]:
-    """Return logits in one of the two orders kernels read, and whether classes come last in it."""
+    """Return logits in one of the two memory orders that kernels read, and whether classes come last in it."""
     if logits.is_contiguous():
         return logits, False
     if logits.is_contiguous(memory_format=torch.channels_last_3d):
@@ -84,12 +90,12 @@ def _dense(logits: Tensor) -> tuple[Tensor, bool]:
 
 
 def _runs(samples: int, voxels: int, block: int) -> tuple[int, int]:
-    """Return programs per sample and how many voxels each walks; always the same, so sums have one order."""
+    """Return the number of programs per sample and of voxels per program, which fix the order of the sums."""
     tiles = -(-voxels // block)
     walks = -(-tiles * samples // PROGRAMS)
     return -(-tiles // walks), walks * block
 
 
 def _or(region: Tensor | None, other: Tensor) -> Tensor:
-    """Return the region, or something in its place that is not read."""
+    """Return the region, or where there is none another tensor as an argument that is not read."""
     return other if region is None else region

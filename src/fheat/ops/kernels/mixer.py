@@ -10,12 +10,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import mixer, norm
-from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
-from fheat.ops.kernels.sums import add_rows
+from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
 
 
 class MixerWeights(NamedTuple):
-    """Parameters of one KAN3D mixer of ratio 1 and the norm behind it, as their modules hold them."""
+    """Parameters of one KAN3D mixer of ratio 1 and of the norm behind it, in the shapes of their modules."""
 
     norm: Tensor
     norm_bias: Tensor
@@ -30,7 +29,7 @@ class MixerWeights(NamedTuple):
 
 
 def mixer_half(x: Tensor, moments: Tensor, weights: MixerWeights, eps: float = 1e-5) -> Tensor:
-    """Return x + norm(KAN3D(x)); `moments` are those of x."""
+    """Return x + norm(KAN3D(x)), given the moments of x."""
     out: Tensor = _MixerHalf.apply(x, moments, eps, operand_type(x), *weights)  # type: ignore[no-untyped-call]
     return out
 
@@ -59,7 +58,7 @@ class _MixerHalf(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, moments, y, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = MixerWeights(*weights), ctx.plan, ctx.eps, ctx.dot
         c, shape, splits = plan.channels, plan.shape, plan.splits
@@ -67,25 +66,25 @@ class _MixerHalf(torch.autograd.Function):
         width = sum(sizes)
         partial = partials(plan, width, x)
         y_sums, sums = pairs(plan, x), pairs(plan, x)
-        slope = slope.contiguous()
-        normal_slope, x_slope = torch.empty_like(x), torch.empty_like(x)
+        gradient = gradient.contiguous()
+        normal_gradient, x_gradient = torch.empty_like(x), torch.empty_like(x)
         norm.norm_sums[plan.grid](
-            slope, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
+            gradient, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
         mixer.mixer_backward[plan.grid](
-            slope, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator,
-            w.denominator, w.second, normal_slope, sums, partial, width, plan.voxels, plan.span, eps,
+            gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
+            w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
-            slope, normal_slope, x, moments, sums, w.norm, x_slope, plan.voxels, plan.span, eps,
+            gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
-        found = dict(zip(
+        by_name = dict(zip(
             ("first", "second", "first_bias", "second_bias", "norm", "norm_bias", "numerator", "denominator", "after",
              "after_bias"),
             torch.split(add_rows(partial), sizes), strict=True,
         ))  # fmt: skip
-        gradients = (found[name].view_as(value) for name, value in zip(MixerWeights._fields, weights, strict=True))
-        return x_slope, None, None, None, *gradients
+        gradients = (by_name[name].view_as(value) for name, value in zip(MixerWeights._fields, weights, strict=True))
+        return x_gradient, None, None, None, *gradients

@@ -1,4 +1,4 @@
-"""Norm with one group by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous."""
+"""Group norm with one group, by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous."""
 
 from typing import Any
 
@@ -7,12 +7,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import norm
-from fheat.ops.kernels.launch import pairs, partials, tiling
-from fheat.ops.kernels.sums import add_rows
+from fheat.ops.kernels.launch import add_rows, pairs, partials, tiling
 
 
 def one_group_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
-    """Return (x - mean) / sqrt(variance + eps) * scale + shift, moments over each sample, parameters per channel."""
+    """Return (x - mean) / sqrt(variance + eps) * scale + shift; moments are per sample, parameters per channel."""
     out: Tensor = _OneGroupNorm.apply(x, scale, shift, eps)  # type: ignore[no-untyped-call]
     return out
 
@@ -34,17 +33,18 @@ class _OneGroupNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, moments, scale = ctx.saved_tensors
         plan, eps = ctx.plan, ctx.eps
-        slope = slope.contiguous()
+        gradient = gradient.contiguous()
         sums, partial, out = pairs(plan, x), partials(plan, 2 * plan.channels, x), torch.empty_like(x)
         ends = plan.voxels, plan.span
         norm.norm_sums[plan.grid](
-            slope, x, moments, scale, sums, partial, 2 * plan.channels, 0, *ends, eps, **plan.shape, SPLITS=plan.splits
-        )
+            gradient, x, moments, scale, sums, partial, 2 * plan.channels, 0, *ends, eps,
+            **plan.shape, SPLITS=plan.splits,
+        )  # fmt: skip
         norm.norm_gradient[plan.grid](
-            slope, slope, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
+            gradient, gradient, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
         )
-        scale_slope, shift_slope = add_rows(partial).chunk(2)
-        return out, scale_slope, shift_slope, None
+        scale_gradient, shift_gradient = add_rows(partial).chunk(2)
+        return out, scale_gradient, shift_gradient, None

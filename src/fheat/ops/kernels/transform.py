@@ -1,7 +1,7 @@
 """Cosine transform of channels-last tensors by fused kernels, axis by axis.
 
 The plain twins are `fheat.ops.dct.dct` and `idct` with `channels_last`. Tensors are (N, X, Y, Z, C), float32,
-contiguous; there are no gradients: the transform is its own transposed inverse, and who calls it knows that.
+contiguous. Gradients do not pass: the inverse transform is the transposed one, so the caller computes them itself.
 """
 
 from math import prod
@@ -9,32 +9,32 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fheat.ops.dct import dct, idct, table
+from fheat.ops.dct import cosine_matrix, dct, idct
 from fheat.ops.kernels.device.transform import along_axis, along_axis_and_back
 from fheat.ops.kernels.launch import power_of_two
 
 LONGEST = 64
-"""Of an axis; beyond it a tile of all its rows no longer fits, and the library's products do the work."""
+"""Largest length of an axis: a tile with all rows of a longer axis does not fit, and `torch` computes the products."""
 _ELEMENTS = 2048
-"""Of a tile."""
+"""Number of elements of a tile."""
 
 
 def filtered(
     x: Tensor, multiplier: Tensor, closed: Tensor | None, *, keep_spectrum: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return idct(multiplier * dct(x)), `multiplier` (X, Y, Z), or x bit for bit where `closed` is set; and dct(x).
+    """Return idct(multiplier * dct(x)), or x bit for bit if `closed` is set, and the spectrum dct(x).
 
-    The spectrum is None where it is not asked for: then nothing stores it.
+    `multiplier` is (X, Y, Z). Without `keep_spectrum` the spectrum may be None, because nothing stores it.
     """
     spectrum: Tensor | None
     if max(x.shape[1:4]) > LONGEST:
         spectrum = dct(x, channels_last=True)
-        found = idct(spectrum * multiplier[..., None], channels_last=True)
-        return found if closed is None else torch.where(closed, x, found), spectrum
-    partial = _along(_along(x, 3, table(x, x.shape[3])), 2, table(x, x.shape[2]))
+        mixed = idct(spectrum * multiplier[..., None], channels_last=True)
+        return mixed if closed is None else torch.where(closed, x, mixed), spectrum
+    partial = _along(_along(x, 3, cosine_matrix(x, x.shape[3])), 2, cosine_matrix(x, x.shape[2]))
     partial, spectrum = _there_and_back(partial, multiplier.contiguous(), keep_spectrum)
-    partial = _along(partial, 2, table(x, x.shape[2], transposed=True))
-    return _along(partial, 3, table(x, x.shape[3], transposed=True), closed, x), spectrum
+    partial = _along(partial, 2, cosine_matrix(x, x.shape[2], transposed=True))
+    return _along(partial, 3, cosine_matrix(x, x.shape[3], transposed=True), closed, x), spectrum
 
 
 def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
@@ -51,19 +51,19 @@ def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, k
 
 
 def _there_and_back(x: Tensor, multiplier: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """Along the first axis: transform, multiply, transform back."""
+    """Transform along the first axis, multiply, transform back; return the result and, with `keep`, the spectrum."""
     length, channels = x.shape[1], x.shape[4]
     out, spectrum = torch.empty_like(x), torch.empty_like(x) if keep else None
     programs, columns, shape = _tiles(x, 1)
     along_axis_and_back[programs](
-        x, table(x, length), table(x, length, transposed=True), multiplier, out if spectrum is None else spectrum, out,
-        columns, **shape, C=channels, KEEP=keep,
+        x, cosine_matrix(x, length), cosine_matrix(x, length, transposed=True), multiplier,
+        out if spectrum is None else spectrum, out, columns, **shape, C=channels, KEEP=keep,
     )  # fmt: skip
     return out, spectrum
 
 
 def _tiles(x: Tensor, axis: int) -> tuple[tuple[int], int, dict[str, int]]:
-    """Return the grid of programs, the number of columns, and what the kernels are built for."""
+    """Return the grid of programs, the number of columns, and the constants for which the kernels are compiled."""
     length, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     columns, padded = x.numel() // length, max(16, power_of_two(length))
     block = max(16, min(128, _ELEMENTS // padded))

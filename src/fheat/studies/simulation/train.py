@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fheat.ops.heat import frequency_radius
-from fheat.ops.parameterisation import Amount, amount
+from fheat.ops.parameterisation import Strength as Amount
+from fheat.ops.parameterisation import strength as amount
 from fheat.system.progress import Progress, silent
 
 _PROGRESS_EVERY = 100

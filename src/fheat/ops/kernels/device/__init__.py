@@ -1,1 +1,1 @@
-"""Kernels in Triton, one file for each host file beside this folder. They are not Python: see the Triton language."""
+"""The kernels themselves, in the Triton language, one file for each host file in the folder above this one."""

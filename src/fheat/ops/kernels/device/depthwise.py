@@ -1,4 +1,4 @@
-"""Kernels of the 3x3x3 depthwise convolution: itself, with a residual or a bias, and the gradient of its weights."""
+"""Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights."""
 
 import triton
 import triton.language as tl
@@ -11,10 +11,10 @@ def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """out = depthwise(x), zeros outside, plus `add`: a bias (C) where BIAS, else a residual like x.
+    """Compute out = depthwise(x) + add, with zeros outside the grid.
 
-    With FLIP the transposed convolution, which takes gradients back. One tile per program.
-    `x` (samples, X Y Z, C), `table` (27, C).
+    `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
+    maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
@@ -39,12 +39,12 @@ def convolve(
 
 @triton.jit
 def convolve_weights(
-    slope, x, partial, width, at, X, Y, Z, span,
+    output_gradient, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the weights (C, 27), and of the bias behind them where BIAS, into rows of `partial` from `at` on.
+    """Store the gradient of the weights (C, 27), then with BIAS that of the bias, in rows of `partial` from `at` on.
 
-    Three taps along the last axis per program: axis 2 of the grid has nine.
+    Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     di, dj = line // 3 - 1, line % 3 - 1
@@ -60,7 +60,7 @@ def convolve_weights(
         i, j, k = voxel // (Y * Z) + di, voxel // Z % Y + dj, voxel % Z
         near = rows & (i >= 0) & (i < X) & (j >= 0) & (j < Y)
         there = x + place + (di * Y + dj) * Z * C
-        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         before += gradient * tl.load(there - C, mask=(near & (k > 0))[:, None] & valid[None, :], other=0.0)
         middle += gradient * tl.load(there, mask=near[:, None] & valid[None, :], other=0.0)
         behind += gradient * tl.load(there + C, mask=(near & (k < Z - 1))[:, None] & valid[None, :], other=0.0)

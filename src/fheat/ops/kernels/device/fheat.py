@@ -1,4 +1,4 @@
-"""Kernels of FHEAT around its gate: what comes before T, what comes after, and their gradients."""
+"""Kernels of FHEAT around its gate: the projection before T, the gated output behind it, and their gradients."""
 
 import triton
 import triton.language as tl
@@ -21,7 +21,7 @@ def project_forward(
     x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """[v, g] = W x + bias, and the moments of v."""
+    """Compute [v, g] = W x + bias and the moments of v."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -47,7 +47,7 @@ def gated_forward(
     t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """out = W (silu(g) norm(t)) + bias, and the moments of out."""
+    """Compute out = W (silu(g) norm(t)) + bias and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -70,13 +70,13 @@ def gated_forward(
 
 @triton.jit
 def gated_backward(
-    slope, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_slope, gate_slope, sums,
-    partial, width, voxels, span, eps,
+    output_gradient, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_gradient,
+    gate_gradient, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """From slope = dL/dnorm(y), y the output of FHEAT, to dL/dnorm(t), dL/dg, and the gradients of parameters.
+    """Compute dL/dnorm(t), dL/dg and the gradients of parameters from dL/dnorm(y), where y is the output of FHEAT.
 
-    Rows of `partial` begin with W, bias, scale, shift.
+    Each row of `partial` begins with the gradients of W, bias, scale and shift.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
@@ -89,14 +89,14 @@ def gated_backward(
     factor = read_row(scale, channel, C)
     offset = read_row(shift, channel, C)
     y_factor = read_row(y_scale, channel, C)
-    weight_slope = tl.zeros([CP, CP], tl.float32)
-    bias_slope = tl.zeros([CP], tl.float32)
-    scale_slope = tl.zeros([CP], tl.float32)
-    shift_slope = tl.zeros([CP], tl.float32)
+    weight_gradient = tl.zeros([CP, CP], tl.float32)
+    bias_gradient = tl.zeros([CP], tl.float32)
+    scale_gradient = tl.zeros([CP], tl.float32)
+    shift_gradient = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
-        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
         after = tl.where(keep, after, 0.0)
         inner = product(after, tl.load(weight + onto, mask=square, other=0.0), DOT)
@@ -106,54 +106,54 @@ def gated_backward(
         gate = tl.load(g + place, mask=keep, other=0.0)
         soft = sigmoid(gate)
         swish = gate * soft
-        weight_slope += product(tl.trans(after), swish * scaled, DOT)
-        bias_slope += tl.sum(after, axis=0)
+        weight_gradient += product(tl.trans(after), swish * scaled, DOT)
+        bias_gradient += tl.sum(after, axis=0)
         value = inner * swish
-        scale_slope += tl.sum(value * normal, axis=0)
-        shift_slope += tl.sum(value, axis=0)
-        tl.store(normal_slope + place, value, mask=keep)
-        tl.store(gate_slope + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
+        scale_gradient += tl.sum(value * normal, axis=0)
+        shift_gradient += tl.sum(value, axis=0)
+        tl.store(normal_gradient + place, value, mask=keep)
+        tl.store(gate_gradient + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
     program = sample * SPLITS + part
     factor1 = tl.load(scale + channel, mask=valid, other=0.0)
-    store_pair(sums, program, tl.sum(factor1 * shift_slope), tl.sum(factor1 * scale_slope))
+    store_pair(sums, program, tl.sum(factor1 * shift_gradient), tl.sum(factor1 * scale_gradient))
     row = partial + program * width
-    tl.store(row + onto, weight_slope, mask=square)
+    tl.store(row + onto, weight_gradient, mask=square)
     row += C * C
-    tl.store(row + channel, bias_slope, mask=valid)
-    tl.store(row + C + channel, scale_slope, mask=valid)
-    tl.store(row + 2 * C + channel, shift_slope, mask=valid)
+    tl.store(row + channel, bias_gradient, mask=valid)
+    tl.store(row + C + channel, scale_gradient, mask=valid)
+    tl.store(row + 2 * C + channel, shift_gradient, mask=valid)
 
 
 @triton.jit
 def project_backward(
-    value_slope, gate_slope, x, weight, out, partial, width, at, voxels, span,
+    value_gradient, gate_gradient, x, weight, out, partial, width, at, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """From dL/dv and dL/dg to dL/dx, and the gradients of W and bias into rows of `partial` from `at` on."""
+    """Compute dL/dx from dL/dv and dL/dg, and store the gradients of W and bias in rows of `partial` from `at` on."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     onto = channel[:, None] * C + channel[None, :]
-    value_weight_slope = tl.zeros([CP, CP], tl.float32)
-    gate_weight_slope = tl.zeros([CP, CP], tl.float32)
-    value_bias_slope = tl.zeros([CP], tl.float32)
-    gate_bias_slope = tl.zeros([CP], tl.float32)
+    value_weight_gradient = tl.zeros([CP, CP], tl.float32)
+    gate_weight_gradient = tl.zeros([CP, CP], tl.float32)
+    value_bias_gradient = tl.zeros([CP], tl.float32)
+    gate_bias_gradient = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         local = tl.load(x + place, mask=keep, other=0.0)
-        dv = tl.load(value_slope + place, mask=keep, other=0.0)
-        dg = tl.load(gate_slope + place, mask=keep, other=0.0)
-        value_weight_slope += product(tl.trans(dv), local, DOT)
-        gate_weight_slope += product(tl.trans(dg), local, DOT)
-        value_bias_slope += tl.sum(dv, axis=0)
-        gate_bias_slope += tl.sum(dg, axis=0)
+        dv = tl.load(value_gradient + place, mask=keep, other=0.0)
+        dg = tl.load(gate_gradient + place, mask=keep, other=0.0)
+        value_weight_gradient += product(tl.trans(dv), local, DOT)
+        gate_weight_gradient += product(tl.trans(dg), local, DOT)
+        value_bias_gradient += tl.sum(dv, axis=0)
+        gate_bias_gradient += tl.sum(dg, axis=0)
         value = product(dv, tl.load(weight + onto, mask=square, other=0.0), DOT)
         value += product(dg, tl.load(weight + C * C + onto, mask=square, other=0.0), DOT)
         tl.store(out + place, value, mask=keep)
     row = partial + (sample * SPLITS + part) * width + at
-    tl.store(row + onto, value_weight_slope, mask=square)
-    tl.store(row + C * C + onto, gate_weight_slope, mask=square)
+    tl.store(row + onto, value_weight_gradient, mask=square)
+    tl.store(row + C * C + onto, gate_weight_gradient, mask=square)
     row += 2 * C * C
-    tl.store(row + channel, value_bias_slope, mask=valid)
-    tl.store(row + C + channel, gate_bias_slope, mask=valid)
+    tl.store(row + channel, value_bias_gradient, mask=valid)
+    tl.store(row + C + channel, gate_bias_gradient, mask=valid)

@@ -1,7 +1,7 @@
-"""Kernels of the losses: sums over voxels, their gradient, and what is read off a weak view.
+"""Kernels of the losses: sums over voxels, their gradient, and pseudo-labels read from the logits of a weak view.
 
-Logits are (samples, K, voxels), or (samples, voxels, K) where LAST; tiles are (KP, BLOCK), KP the next power of two
-from K. Sums are kept per program and added up by the host in a fixed order, so results repeat bit by bit.
+Logits are (samples, K, voxels), or (samples, voxels, K) with LAST; tiles are (KP, BLOCK), where KP is the next power of
+two from K. Each program stores its own sums, and the host adds them in a fixed order, so results repeat bit by bit.
 """
 
 import triton
@@ -10,14 +10,14 @@ import triton.language as tl
 
 @triton.jit
 def logits_at(voxel, sample, voxels, kind, K: tl.constexpr, LAST: tl.constexpr):
-    """Return where the logits of a tile lie; a batch may hold more than 32 bits can count."""
+    """Return the offsets of the logits of a tile, in 64 bits: a batch may hold more than 32 bits can count."""
     place = voxel[None, :] * K + kind[:, None] if LAST else kind[:, None] * voxels + voxel[None, :]
     return sample.to(tl.int64) * K * voxels + place
 
 
 @triton.jit
 def softmax(logits, place, rows, kind, K: tl.constexpr):
-    """Return the logits less their largest, (KP, voxels), -inf in the padding, their softmax, and its numerators."""
+    """Return logits minus their maximum, (KP, voxels) with -inf in the padding, their softmax, and its numerators."""
     real = (kind < K)[:, None]
     values = tl.load(logits + place, mask=real & rows[None, :], other=0.0).to(tl.float32)
     values = tl.where(real, values, float("-inf"))
@@ -28,7 +28,7 @@ def softmax(logits, place, rows, kind, K: tl.constexpr):
 
 @triton.jit
 def targets_at(target, region, at, rows, MASKED: tl.constexpr):
-    """Return class and region of some voxels; 255 is the region of those beyond the end."""
+    """Return the class and the region of voxels; those beyond the last voxel get region 255, which is never summed."""
     number = tl.load(target + at, mask=rows, other=0).to(tl.int32)
     if MASKED:
         return number, tl.load(region + at, mask=rows, other=255).to(tl.int32)
@@ -40,7 +40,7 @@ def targets_at(target, region, at, rows, MASKED: tl.constexpr):
 def read_tile(
     logits, target, region, voxel, sample, voxels, kind, K: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr
 ):
-    """Return where the logits of some voxels lie, what `softmax` says of them, and their classes and regions."""
+    """Return validity and offsets of the logits of voxels, the results of `softmax`, and their classes and regions."""
     rows = voxel < voxels
     place = logits_at(voxel, sample, voxels, kind, K, LAST)
     values, p, powers = softmax(logits, place, rows, kind, K)
@@ -50,7 +50,7 @@ def read_tile(
 
 @triton.jit
 def store_sums(partial, sums, kind, own, first, K: tl.constexpr, R: tl.constexpr):
-    """Store (RP, KP) sums of a program, K numbers from `first` on of the 4 K + 1 of each region."""
+    """Store the sums (RP, KP) of a program: of the 4 K + 1 numbers of each region, the K from `first` on."""
     real = (own < R)[:, None] & (kind < K)[None, :]
     tl.store(partial + own[:, None] * (4 * K + 1) + first + kind[None, :], sums, mask=real)
 
@@ -61,7 +61,7 @@ def sum_voxels(
     K: tl.constexpr, KP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of a program's voxels, (samples, programs, R, 4 K + 1): entropy, overlap, mass, squares, voxels."""
+    """Store each program's sums, (samples, programs, R, 4 K + 1): entropy, overlap, mass, squares, voxels."""
     sample, part = tl.program_id(0), tl.program_id(1)
     kind, own = tl.arange(0, KP), tl.arange(0, RP)
     entropy = tl.zeros([RP, BLOCK], tl.float32)
@@ -95,12 +95,14 @@ def sum_voxels(
 
 @triton.jit
 def sums_gradient(
-    slopes, logits, target, region, out, voxels, span,
+    output_gradients, logits, target, region, out, voxels, span,
     K: tl.constexpr, KP: tl.constexpr, R: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out = dL/dlogits from `slopes`, (samples, R, 3 K + 1): E, A, B, C, those of entropy, overlap, mass and squares.
+    """Compute out = dL/dlogits from the gradients E, A, B, C of entropy, overlap, mass and squares.
 
-    E (p - g) + p (u - sum p u) with u = A g + B + 2 C p, all of the voxel's region; 0 for voxels of none.
+        dL/dlogits = E (p - g) + p (u - sum p u),    u = A g + B + 2 C p
+
+    `output_gradients` is (samples, R, 3 K + 1); each voxel uses those of its region, and is 0 outside all regions.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     kind = tl.arange(0, KP)
@@ -111,7 +113,7 @@ def sums_gradient(
         )
         g = tl.where(number[None, :] == kind[:, None], 1.0, 0.0)
         inside = where < R
-        own = slopes + (sample * R + where) * (3 * K + 1)
+        own = output_gradients + (sample * R + where) * (3 * K + 1)
         tile = own[None, :] + 1 + kind[:, None]
         keep = inside[None, :] & (kind < K)[:, None]
         entropy = tl.load(own, mask=inside, other=0.0)[None, :]
@@ -119,13 +121,13 @@ def sums_gradient(
         mass = tl.load(tile + K, mask=keep, other=0.0)
         squares = tl.load(tile + 2 * K, mask=keep, other=0.0)
         u = overlap * g + mass + 2.0 * squares * p
-        slope = entropy * (p - g) + p * (u - tl.sum(p * u, axis=0)[None, :])
-        tl.store(out + place, slope, mask=(kind < K)[:, None] & rows[None, :])
+        gradient = entropy * (p - g) + p * (u - tl.sum(p * u, axis=0)[None, :])
+        tl.store(out + place, gradient, mask=(kind < K)[:, None] & rows[None, :])
 
 
 @triton.jit
 def first_largest(values, kind, KP: tl.constexpr):
-    """Return the first class that has the largest of the values (KP, voxels)."""
+    """Return the class with the largest value of (KP, voxels), the first one where several are equal."""
     largest = values == tl.max(values, axis=0)[None, :]
     return tl.min(tl.where(largest, kind[:, None], KP), axis=0)
 
@@ -135,7 +137,7 @@ def read_blocks(
     logits, threshold, label, accepted, inside, foreground, confidence, X, Y, Z,
     K: tl.constexpr, KP: tl.constexpr, SIDE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Read one block of SIDE^3 voxels off a weak view; see `fheat.methods.cse.WeakView`."""
+    """Read the pseudo-labels of one block of SIDE^3 voxels from logits, see `fheat.ops.kernels.losses.read_weak`."""
     sample, block = tl.program_id(0), tl.program_id(1)
     kind = tl.arange(0, KP)
     i = block // ((Y // SIDE) * (Z // SIDE)) * SIDE

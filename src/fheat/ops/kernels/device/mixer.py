@@ -1,7 +1,7 @@
-"""Kernels of the channel mixer: norm, product, rational function, product; and their gradients in one pass.
+"""Kernels of the channel mixer: norm, product, rational function and product, and all their gradients in one pass.
 
-A program's row of `partial` holds its share of the gradients: W1, W2, b1, b2, scale, shift, numerator (6), denominator
-(GROUPS x 4), then what others add.
+A program's row of `partial` holds its share of the gradients of W1, W2, b1, b2, scale, shift, numerator (6) and
+denominator (GROUPS x 4), in this order; the columns behind them belong to other kernels.
 """
 
 import triton
@@ -27,7 +27,7 @@ def mixer_forward(
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
-    """out = W2 F(W1 norm(x) + b1) + b2, and the moments of out."""
+    """Compute out = W2 F(W1 norm(x) + b1) + b2 and the moments of out; F is the rational function."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -53,20 +53,20 @@ def mixer_forward(
 
 @triton.jit
 def power_sums(values, h, FIRST: tl.constexpr):
-    """Sums over the rows of values h^k for the eight powers k from FIRST on, (8, channels)."""
+    """Return sums over the rows of values h^k for the six powers k from FIRST on, (8, channels), zeros in the rest."""
     row = tl.arange(0, 8)[:, None]
-    found = tl.zeros([8, h.shape[1]], tl.float32)
+    sums = tl.zeros([8, h.shape[1]], tl.float32)
     for _ in tl.static_range(FIRST):
         values = values * h
     for power in tl.static_range(6):
-        found = tl.where(row == power, tl.sum(values, axis=0)[None, :], found)
+        sums = tl.where(row == power, tl.sum(values, axis=0)[None, :], sums)
         values = values * h
-    return found
+    return sums
 
 
 @triton.jit
 def store_four(row, first, second, third, fourth, channel, C: tl.constexpr):
-    """Store four vectors of C numbers one after the other."""
+    """Store four vectors of C numbers, one after the other."""
     tl.store(row + channel, first, mask=channel < C)
     tl.store(row + C + channel, second, mask=channel < C)
     tl.store(row + 2 * C + channel, third, mask=channel < C)
@@ -75,7 +75,7 @@ def store_four(row, first, second, third, fourth, channel, C: tl.constexpr):
 
 @triton.jit
 def store_rational(row, numerator, denominator, group, GROUPS: tl.constexpr):
-    """Store the gradients of the 6 + 4 GROUPS coefficients from sums per channel."""
+    """Store the gradients of the 6 + 4 GROUPS coefficients, added up from sums per channel."""
     power = tl.arange(0, 8)
     tl.store(row + power, tl.sum(numerator, axis=1), mask=power < 6)
     for one in tl.static_range(GROUPS):
@@ -85,12 +85,12 @@ def store_rational(row, numerator, denominator, group, GROUPS: tl.constexpr):
 
 @triton.jit
 def mixer_backward(
-    slope, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2,
-    out, sums, partial, width, voxels, span, eps,
+    output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
+    weight2, out, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
-    """From slope = dL/dnorm(y), y the mixer's output, to out = dL/dnorm(x), and to the gradients of its parameters."""
+    """Compute out = dL/dnorm(x) and the gradients of parameters from dL/dnorm(y), where y is the mixer's output."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -105,40 +105,40 @@ def mixer_backward(
     add1 = read_row(bias1, channel, C)
     into = channel[None, :] * C + channel[:, None]
     onto = channel[:, None] * C + channel[None, :]
-    slope1, slope2 = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
-    bias1_slope, bias2_slope = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
-    scale_slope, shift_slope = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
-    numerator_slope, denominator_slope = tl.zeros([8, CP], tl.float32), tl.zeros([8, CP], tl.float32)
+    weight1_gradient, weight2_gradient = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
+    bias1_gradient, bias2_gradient = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
+    scale_gradient, shift_gradient = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
+    numerator_gradient, denominator_gradient = tl.zeros([8, CP], tl.float32), tl.zeros([8, CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
         scaled = tl.where(keep, normal * factor + offset, 0.0)
         h = product(scaled, tl.load(weight1 + into, mask=square, other=0.0), DOT) + add1
-        above, below, above_slope, below_slope = rational_terms(h, numerator, denominator, group, valid)
+        above, below, above_derivative, below_derivative = rational_terms(h, numerator, denominator, group, valid)
         inverse = 1.0 / (1.0 + tl.abs(below))
         active = above * inverse
         y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
-        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
         after = tl.where(keep, after, 0.0)
-        bias2_slope += tl.sum(after, axis=0)
-        slope2 += product(tl.trans(after), active, DOT)
+        bias2_gradient += tl.sum(after, axis=0)
+        weight2_gradient += product(tl.trans(after), active, DOT)
         inner = product(after, tl.load(weight2 + onto, mask=square, other=0.0), DOT)
         up = tl.where(keep, inner, 0.0) * inverse
         down = tl.where(below < 0, up * active, -up * active)
-        numerator_slope += power_sums(up, h, 0)
-        denominator_slope += power_sums(down, h, 1)
-        before = up * above_slope + down * below_slope
-        bias1_slope += tl.sum(before, axis=0)
-        slope1 += product(tl.trans(before), scaled, DOT)
+        numerator_gradient += power_sums(up, h, 0)
+        denominator_gradient += power_sums(down, h, 1)
+        before = up * above_derivative + down * below_derivative
+        bias1_gradient += tl.sum(before, axis=0)
+        weight1_gradient += product(tl.trans(before), scaled, DOT)
         value = product(before, tl.load(weight1 + onto, mask=square, other=0.0), DOT)
-        scale_slope += tl.sum(value * tl.where(keep, normal, 0.0), axis=0)
-        shift_slope += tl.sum(value, axis=0)
+        scale_gradient += tl.sum(value * tl.where(keep, normal, 0.0), axis=0)
+        shift_gradient += tl.sum(value, axis=0)
         tl.store(out + place, value, mask=keep)
     program = sample * SPLITS + part
-    store_pair(sums, program, tl.sum(factor * shift_slope[None, :]), tl.sum(factor * scale_slope[None, :]))
+    store_pair(sums, program, tl.sum(factor * shift_gradient[None, :]), tl.sum(factor * scale_gradient[None, :]))
     row = partial + program * width
-    tl.store(row + onto, slope1, mask=square)
-    tl.store(row + C * C + onto, slope2, mask=square)
-    store_four(row + 2 * C * C, bias1_slope, bias2_slope, scale_slope, shift_slope, channel, C)
-    store_rational(row + 2 * C * C + 4 * C, numerator_slope, denominator_slope, group, GROUPS)
+    tl.store(row + onto, weight1_gradient, mask=square)
+    tl.store(row + C * C + onto, weight2_gradient, mask=square)
+    store_four(row + 2 * C * C, bias1_gradient, bias2_gradient, scale_gradient, shift_gradient, channel, C)
+    store_rational(row + 2 * C * C + 4 * C, numerator_gradient, denominator_gradient, group, GROUPS)

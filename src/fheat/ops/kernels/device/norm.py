@@ -1,4 +1,4 @@
-"""Kernels of the one-group norm: residual add, the sums its gradient needs, the gradient itself."""
+"""Kernels of the one-group norm: moments, normalisation with a residual, and the two passes of its gradient."""
 
 import triton
 import triton.language as tl
@@ -19,7 +19,7 @@ def residual_norm(
     x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """out = norm(y), plus x and with the moments of out where ADD."""
+    """Compute out = norm(y); with ADD compute out = x + norm(y) and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -42,7 +42,7 @@ def find_moments(
     x, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Moments of x."""
+    """Compute the moments of x."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     count, centre, squares = 0.0, 0.0, 0.0
@@ -55,35 +55,35 @@ def find_moments(
 
 @triton.jit
 def norm_sums(
-    slope, y, moments, scale, sums, partial, width, at, voxels, span, eps,
+    output_gradient, y, moments, scale, sums, partial, width, at, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Sums for the gradient from slope = dL/dnorm(y), and the gradients of scale and shift at `at` of `partial`."""
+    """Compute the sums that dL/dy needs from dL/dnorm(y), and the gradients of scale and shift from `at` on."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    scale_slope = tl.zeros([CP], tl.float32)
-    shift_slope = tl.zeros([CP], tl.float32)
+    scale_gradient = tl.zeros([CP], tl.float32)
+    shift_gradient = tl.zeros([CP], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
-        scale_slope += tl.sum(gradient * normal, axis=0)
-        shift_slope += tl.sum(gradient, axis=0)
+        scale_gradient += tl.sum(gradient * normal, axis=0)
+        shift_gradient += tl.sum(gradient, axis=0)
     factor = tl.load(scale + channel, mask=valid, other=0.0)
     program = sample * SPLITS + part
-    store_pair(sums, program, tl.sum(factor * shift_slope), tl.sum(factor * scale_slope))
-    tl.store(partial + program * width + at + channel, scale_slope, mask=valid)
-    tl.store(partial + program * width + at + C + channel, shift_slope, mask=valid)
+    store_pair(sums, program, tl.sum(factor * shift_gradient), tl.sum(factor * scale_gradient))
+    tl.store(partial + program * width + at + channel, scale_gradient, mask=valid)
+    tl.store(partial + program * width + at + C + channel, shift_gradient, mask=valid)
 
 
 @triton.jit
 def norm_gradient(
-    residual, slope, y, moments, sums, scale, out, voxels, span, eps,
+    residual, output_gradient, y, moments, sums, scale, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """out = dL/dy from slope = dL/dnorm(y); plus `residual` where ADD."""
+    """Compute out = dL/dy from dL/dnorm(y); with ADD, plus `residual`."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -91,7 +91,7 @@ def norm_gradient(
     factor = read_row(scale, channel, C)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(slope + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         value = norm_backward(gradient, normal, factor, deviation, first, second, voxels * 1.0 * C)
         if ADD:

@@ -1,8 +1,9 @@
-"""What the Triton kernels share: tiles of voxels by channels, moments of a sample, norm, products, rational function.
+"""Parts that the kernels share: tiles of voxels by channels, moments of a sample, norm, products, rational function.
 
-Tensors are (samples, voxels, C), channels last. A program owns one sample's run of `span` voxels and walks it in tiles
-of BLOCK voxels by CP channels, CP the next power of two from C. Sums over a sample are kept per program and added up
-by whoever needs them, always in the same order, so results repeat bit by bit.
+Tensors are (samples, voxels, C), channels last. A program owns `span` successive voxels of one sample and works through
+them in tiles of BLOCK voxels by CP channels, where CP is the next power of two from C. Each program stores its share of
+a sum over a sample; the kernel that needs the sum adds the shares, always in the same order, so results repeat bit by
+bit.
 """
 
 import triton
@@ -11,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the voxels of a tile, which of them and of its elements exist, and where these lie."""
+    """Return the voxels of a tile, which of them exist, which of its elements exist, and the elements' offsets."""
     voxel = start + tl.arange(0, BLOCK)
     rows = voxel < voxels
     place = (sample * voxels + voxel)[:, None] * C + channel[None, :]
@@ -20,20 +21,20 @@ def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def read_row(values, channel, C: tl.constexpr):
-    """Return one number per channel, (1, channels), zeros in the padding."""
+    """Return one number per channel, (1, channels), with zeros in the padding."""
     return tl.load(values + channel, mask=channel < C, other=0.0)[None, :]
 
 
 @triton.jit
 def store_pair(pairs, program, first, second):
-    """Store the two numbers of a program: moments or sums."""
+    """Store the two numbers of a program, which are moments or sums."""
     tl.store(pairs + program * 2, first)
     tl.store(pairs + program * 2 + 1, second)
 
 
 @triton.jit
 def product(a, b, DOT: tl.constexpr):
-    """Matrix product with float32 sums; operands are rounded to bf16 or fp16 first where DOT says so."""
+    """Return the matrix product with float32 sums; DOT is "bf16" or "fp16" where operands are rounded first."""
     if DOT == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
     elif DOT == "fp16":
@@ -44,7 +45,7 @@ def product(a, b, DOT: tl.constexpr):
 
 @triton.jit
 def add_moments(count, mean, squares, values, rows, keep, C: tl.constexpr):
-    """Merge a tile into (count, mean, sum of squared deviations), by Chan's rule."""
+    """Merge a tile into (count, mean, sum of squared deviations) by Chan's rule, and return the three."""
     added = tl.sum(rows.to(tl.float32)) * C
     tile_mean = tl.sum(tl.where(keep, values, 0.0)) / tl.maximum(added, 1.0)
     deviation = tl.where(keep, values - tile_mean, 0.0)
@@ -56,7 +57,7 @@ def add_moments(count, mean, squares, values, rows, keep, C: tl.constexpr):
 
 @triton.jit
 def read_moments(moments, sample, voxels, span, eps, C: tl.constexpr, SPLITS: tl.constexpr):
-    """Return mean and 1 / deviation of a sample from the moments its programs stored, (samples, SPLITS, 2)."""
+    """Return mean and 1 / sqrt(variance + eps) of a sample from its programs' moments, (samples, SPLITS, 2)."""
     part = tl.arange(0, SPLITS)
     count = tl.minimum(tl.maximum(voxels - part * span, 0), span).to(tl.float32) * C
     means = tl.load(moments + (sample * SPLITS + part) * 2)
@@ -70,7 +71,7 @@ def read_moments(moments, sample, voxels, span, eps, C: tl.constexpr, SPLITS: tl
 
 @triton.jit
 def read_sums(sums, sample, SPLITS: tl.constexpr):
-    """Return the two sums of a sample from what its programs stored, (samples, SPLITS, 2)."""
+    """Return the two sums of a sample from the shares of its programs, (samples, SPLITS, 2)."""
     part = tl.arange(0, SPLITS)
     first = tl.load(sums + (sample * SPLITS + part) * 2)
     second = tl.load(sums + (sample * SPLITS + part) * 2 + 1)
@@ -78,23 +79,25 @@ def read_sums(sums, sample, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def norm_backward(slope, normal, scale, deviation, first, second, count):
-    """Gradient before a norm from the one behind it: (g s - (sum g s + n sum g s n) / count) / deviation.
+def norm_backward(gradient, normal, scale, deviation, first, second, count):
+    """Return dL/dy from g = dL/dnorm(y), the scale s and the normalised value n:
 
-    `normal` is the normalised value n, `deviation` the factor 1 / sqrt(variance + eps) it was made with.
+        dL/dy = (g s - (sum g s + n sum g s n) / count) * deviation
+
+    `deviation` is 1 / sqrt(variance + eps), `first` and `second` are the two sums.
     """
-    return (slope * scale - (first + normal * second) / count) * deviation
+    return (gradient * scale - (first + normal * second) / count) * deviation
 
 
 @triton.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
 def rational_terms(h, numerator, denominator, group, valid):
-    """Return above, below, their derivatives in h: the parts of F = above / (1 + |below|)."""
+    """Return the parts of F(h) = above / (1 + |below|): above, below, and their derivatives with respect to h."""
     a0 = tl.load(numerator)
     a1 = tl.load(numerator + 1)
     a2 = tl.load(numerator + 2)
@@ -107,6 +110,18 @@ def rational_terms(h, numerator, denominator, group, valid):
     b4 = tl.load(denominator + group * 4 + 3, mask=valid, other=0.0)[None, :]
     above = ((((a5 * h + a4) * h + a3) * h + a2) * h + a1) * h + a0
     below = (((b4 * h + b3) * h + b2) * h + b1) * h
-    above_slope = (((5 * a5 * h + 4 * a4) * h + 3 * a3) * h + 2 * a2) * h + a1
-    below_slope = ((4 * b4 * h + 3 * b3) * h + 2 * b2) * h + b1
-    return above, below, above_slope, below_slope
+    above_derivative = (((5 * a5 * h + 4 * a4) * h + 3 * a3) * h + 2 * a2) * h + a1
+    below_derivative = ((4 * b4 * h + 3 * b3) * h + 2 * b2) * h + b1
+    return above, below, above_derivative, below_derivative
+
+
+@triton.jit
+def add_rows(partial, out, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute out[c] = sum over rows r of partial[r, c], BLOCK columns per program, always in the same order."""
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.arange(0, ROWS)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(0, rows, ROWS):
+        keep = (start + row < rows)[:, None] & (column < width)[None, :]
+        total += tl.load(partial + (start + row)[:, None] * width + column[None, :], mask=keep, other=0.0)
+    tl.store(out + column, tl.sum(total, axis=0), mask=column < width)

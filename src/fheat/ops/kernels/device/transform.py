@@ -1,4 +1,4 @@
-"""Kernels of the cosine transform along one axis: a small matrix times everything beside it."""
+"""Kernels of the cosine transform along one axis: a small matrix times all columns along that axis."""
 
 import triton
 import triton.language as tl
@@ -9,20 +9,20 @@ def along_axis(
     x, matrix, kept, flag, out, columns,
     N: tl.constexpr, NP: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr, FLAG: tl.constexpr,
 ):  # fmt: skip
-    """out[o, m, r] = sum_n matrix[m, n] x[o, n, r], in tiles of all N rows by BLOCK of the columns (o, r).
+    """Compute out[o, m, r] = sum_n matrix[m, n] x[o, n, r] in tiles of all N rows by BLOCK of the columns (o, r).
 
-    `x` is a tensor with an axis of length N, INNER elements apart, a constant so that the compiler sees which elements
-    are neighbours. With FLAG the result is `kept` where the flag is set. Products are made of three in TF32, which
-    leaves the rounding of float32.
+    The axis of `x` has length N, and its elements lie INNER apart; INNER is a constant so that the compiler sees which
+    elements are neighbours. With FLAG the result is `kept` if the flag is set. Each product is computed as three
+    products in TF32, which is as exact as float32.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)
-    found = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
+    result = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
     if FLAG:
         if tl.load(flag) != 0:
-            found = tl.load(kept + place, mask=keep, other=0.0)
-    tl.store(out + place, found, mask=keep)
+            result = tl.load(kept + place, mask=keep, other=0.0)
+    tl.store(out + place, result, mask=keep)
 
 
 @triton.jit
@@ -30,23 +30,23 @@ def along_axis_and_back(
     x, matrix, inverse, factor, spectrum, out, columns,
     N: tl.constexpr, NP: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """spectrum = matrix x along the first axis, out = inverse (factor * spectrum) along it; tiles as in `along_axis`.
+    """Compute spectrum = matrix x and out = inverse (factor * spectrum) along the first axis, tiles as in `along_axis`.
 
-    `x` is (samples, N, INNER // C, C), `factor` (N, INNER // C). The spectrum is stored with KEEP only.
+    `x` is (samples, N, INNER // C, C), `factor` is (N, INNER // C). The spectrum is stored only with KEEP.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)
-    found = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
+    coefficients = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
     if KEEP:
-        tl.store(spectrum + place, found, mask=keep)
-    found *= tl.load(factor + (n * (INNER // C))[:, None] + (column % INNER // C)[None, :], mask=keep, other=0.0)
-    tl.store(out + place, tl.dot(_square(inverse, n, N), found, input_precision="tf32x3"), mask=keep)
+        tl.store(spectrum + place, coefficients, mask=keep)
+    coefficients *= tl.load(factor + (n * (INNER // C))[:, None] + (column % INNER // C)[None, :], mask=keep, other=0.0)
+    tl.store(out + place, tl.dot(_square(inverse, n, N), coefficients, input_precision="tf32x3"), mask=keep)
 
 
 @triton.jit
 def _tile(column, n, columns, INNER: tl.constexpr, N: tl.constexpr):
-    """Return where the elements of a tile lie, and which of them exist."""
+    """Return the offsets of the elements of a tile, and which of them exist."""
     place = (column // INNER * (N * INNER) + column % INNER)[None, :] + (n * INNER)[:, None]
     return place, (n < N)[:, None] & (column < columns)[None, :]
 

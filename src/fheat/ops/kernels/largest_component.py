@@ -1,15 +1,18 @@
-"""The largest component of each mask of a batch on a GPU, without leaving a captured graph.
+"""The largest component of each mask of a batch, by fused kernels that a captured graph can hold.
 
-The plain twin is `fheat.ops.largest_component.largest_component`; both take the same rounds and so find the same.
+The plain twin is `fheat.ops.largest_component.largest_component`; with the same number of rounds both return the same
+masks.
 """
 
 import torch
 from torch import Tensor
 
-from fheat.ops.kernels.device import components as device
+from fheat.ops.kernels.device import largest_component as device
 
 _BLOCK = 1024
+"""Number of voxels that a program works on."""
 _HOPS = 16
+"""Number of parents that a voxel climbs in each round."""
 
 
 def largest_component(masks: Tensor, rounds: int) -> Tensor:

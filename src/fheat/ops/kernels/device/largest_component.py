@@ -1,6 +1,8 @@
-"""Kernels that find connected components: every voxel learns the root of its tree, trees grow by joining neighbours.
+"""Kernels that find connected components with a forest of trees: each voxel stores the root of its tree, and trees that
+touch are joined until each component is one tree.
 
-Masks, roots and parents are (samples, X Y Z); numbers are 1 + the voxel's place, 0 outside the mask.
+Masks, roots and parents are (samples, X Y Z). A voxel's number is 1 + its index in the sample; 0 stands for a voxel
+outside the mask.
 """
 
 import triton
@@ -9,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def begin(mask, roots, parents, voxels, BLOCK: tl.constexpr):
-    """Every voxel of the mask is a tree of its own."""
+    """Make every voxel of the mask a tree of its own."""
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     rows = voxel < voxels
@@ -21,7 +23,7 @@ def begin(mask, roots, parents, voxels, BLOCK: tl.constexpr):
 
 @triton.jit
 def hook(roots, parents, X, Y, Z, BLOCK: tl.constexpr):
-    """The root of every voxel gets the largest root among its 26 neighbours as parent, if larger than itself."""
+    """Give the root of every voxel the largest root among its 26 neighbours as its parent, where that is larger."""
     sample = tl.program_id(0)
     voxels = X * Y * Z
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -40,7 +42,7 @@ def hook(roots, parents, X, Y, Z, BLOCK: tl.constexpr):
 
 @triton.jit
 def climb(roots, parents, voxels, HOPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Every voxel climbs up to HOPS steps from its root."""
+    """Replace the root of every voxel by the ancestor that lies up to HOPS parents above it."""
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = roots + sample * voxels + voxel
@@ -52,7 +54,7 @@ def climb(roots, parents, voxels, HOPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def reset(parents, voxels, BLOCK: tl.constexpr):
-    """Every place is its own parent again."""
+    """Make every voxel its own parent again."""
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tl.store(parents + sample * voxels + voxel, voxel + 1, mask=voxel < voxels)
@@ -60,7 +62,10 @@ def reset(parents, voxels, BLOCK: tl.constexpr):
 
 @triton.jit
 def count(roots, sizes, voxels, BLOCK: tl.constexpr):
-    """Add the voxels of every root to `sizes`; the most frequent one of a run of voxels, nearly always, in one go."""
+    """Add the number of voxels of every root to `sizes`.
+
+    The largest root of a tile, nearly always its most frequent one, is added with a single atomic operation.
+    """
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     own = tl.load(roots + sample * voxels + voxel, mask=voxel < voxels, other=0)
