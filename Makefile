@@ -26,13 +26,13 @@ demo: $(READY)
 	$(BIN)/fheat demo
 
 fit: $(READY)
-	$(BIN)/python benchmarks/fit_rational.py
+	$(BIN)/python tools/fit_rational.py
 
 bench: $(READY)
 	$(BIN)/fheat bench
 
 figures: $(READY)
-	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python tools/figures.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def study(name):
-    return read_history(ROOT / "benchmarks" / "runs" / f"la-4-{name}")
+    return read_history(ROOT / "studies" / "runs" / f"la-4-{name}")
 
 
 def test_study_page_has_the_numbers_of_the_stored_runs():
@@ -111,7 +111,7 @@ def test_trained_networks_in_the_analyses():
 
 def test_figures_are_those_of_the_stored_numbers(tmp_path):
     subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "figures.py"), "--out", str(tmp_path)],
+        [sys.executable, str(ROOT / "tools" / "figures.py"), "--out", str(tmp_path)],
         check=True,
         capture_output=True,
     )
