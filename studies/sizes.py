@@ -1,7 +1,7 @@
 """Count parameters and multiply-adds of every network at two patch sizes: `python studies/sizes.py`.
 
-The counts are those of `fheat models`: one input channel, two classes, fvcore's rules. `open` includes the transforms of
-all gates, `closed` leaves them out; a network without gates has the same number twice.
+The counts are those of `fheat models`: one input channel, two classes, fvcore's rules. `open` includes the transforms
+of all gates, `closed` leaves them out; a network without gates has the same number twice.
 """
 
 from record import write_result

@@ -17,8 +17,9 @@ from results import HEAD, RESULTS, ROOT, Result, read_result, result_names
 INDEX = RESULTS / "README.md"
 INTRODUCTION = f"""# Stored results
 
-`make docs` writes this list from the files themselves. Every file has the same head ({", ".join(HEAD)}), then `settings`,
-which say how the measurement was made, and `results`. A fact that nobody recorded is null in the file and a dash here.
+`make docs` writes this list from the files themselves. Every file has the same head ({", ".join(HEAD)}),
+then `settings`, which say how the measurement was made, and `results`. A fact that nobody recorded is null in the file
+and a dash here.
 [tools/results.py](../../tools/results.py) has the schema. The scripts in `benchmarks/` and `studies/` write such files,
 and `python tools/store_result.py NAME FILE` stores what a command of fheat printed with `--json`.
 """

@@ -20,6 +20,7 @@ from pages import TEXTS
 from pages.common import formatted, reading, stored, stored_head
 from results import ROOT
 
+OPENING = re.compile(r"<!--(?:value|text|command) ")
 MARK = re.compile(r"<!--(value|text|command) (.+?)-->(.*?)<!--/-->", re.S)
 
 
@@ -35,7 +36,7 @@ def pages() -> list[Path]:
 def rendered(page: Path) -> str:
     """Return the text of a page with every number as it is stored, or raise `MarkError`."""
     text = page.read_text()
-    if text.count("<!--/-->") != len(MARK.findall(text)):
+    if not len(OPENING.findall(text)) == text.count("<!--/-->") == len(MARK.findall(text)):
         raise MarkError(f"{page.name}: an opening comment has no closing <!--/-->, or the other way round")
     return MARK.sub(lambda found: _replaced(found, page, text), text)
 

@@ -1,8 +1,8 @@
 """Store what a command of fheat printed with --json: `python tools/store_result.py bench-cpu bench.json --title "..."`.
 
 The fields `command`, `machine` and `seed` of the file become part of the head. Of the others, `--results` names those
-that are results; the rest are settings. With `--whole NAME` the file stays as it is under that name in `results`, so that
-`fheat simulate --from` and `fheat allocation --from` can read the stored result.
+that are results; the rest are settings. With `--whole NAME` the file stays as it is under that name in `results`, so
+that `fheat simulate --from` and `fheat allocation --from` can read the stored result.
 """
 
 import json
