@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test demo lint fit bench figures clean
+.PHONY: install test demo lint fit bench figures docs clean
 
 install: $(READY)
 
@@ -26,13 +26,18 @@ demo: $(READY)
 	$(BIN)/fheat demo
 
 fit: $(READY)
-	$(BIN)/python benchmarks/fit_rational.py
+	$(BIN)/python tools/fit_rational.py
 
 bench: $(READY)
 	$(BIN)/fheat bench
 
 figures: $(READY)
-	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python tools/figures.py
+
+docs: $(READY)
+	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/render.py
+	$(BIN)/python tools/index.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,19 +1,16 @@
-"""Time one window of FHEAT-Seg with its gates open, closed, retired, and with one survivor, next to Light-UNETR.
+"""Time one window of FHEAT-Seg with gates open, closed and retired: `python benchmarks/bypass.py [--device cuda]`.
 
-All candidates run in shuffled turns in one process; the medians are stored, only ratios to the retired network are
-claimed. `python benchmarks/bypass.py [--device cuda]`.
+Light-UNETR is timed beside it. All candidates run in shuffled turns in one process. The medians are stored; only ratios
+to the retired network are claimed.
 """
 
-import json
-
 import torch
-from record import arguments
+from record import arguments, write_result
 from torch import nn
 
 from fheat import cost, create_model, retire
 from fheat.bench.timing import interleaved
 from fheat.ops.gates import gates_of
-from fheat.system.machine import machine
 
 PATCH = (112, 112, 80)
 
@@ -52,16 +49,20 @@ def main() -> None:
     for name, milliseconds in times.items():
         macs = counted[name]["macs"] / 1e9
         print(f"{name:<46} {macs:6.3f} G  {milliseconds:8.2f} ms  {milliseconds / base:5.2f} x")
-    result = {
-        "command": f"python benchmarks/bypass.py --device {options.device}",
-        "unit": "milliseconds per 112x112x80 window, median of interleaved runs, float32",
-        "seed": 0,
-        "machine": machine(options.device),
-        "times": times,
-        "ratio_to_retired": {name: value / base for name, value in times.items()},
-        "macs": {name: value["macs"] for name, value in counted.items()},
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        options.name,
+        title=f"Time of one window with gates open, closed and retired on {options.device}, plain PyTorch",
+        command=f"python benchmarks/bypass.py --device {options.device}",
+        seed=0,
+        device=options.device,
+        settings={"unit": "milliseconds per 112x112x80 window, median of interleaved runs, float32"},
+        results={
+            "times": times,
+            "ratio_to_retired": {name: value / base for name, value in times.items()},
+            "macs": {name: value["macs"] for name, value in counted.items()},
+        },
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""The gate's transform in the fused kernels against the library's products: `python benchmarks/fused_transform.py`.
+"""Time the gate's transform in fused kernels and by the library's products: `python benchmarks/fused_transform.py`.
 
-y = idct(m * dct(x)) on every grid of the two networks whose stages the kernels take, windows of 112x112x80, for the
-windows of a prediction (eight), of a training step (four), and one. On a GPU, captured, in turns. Forward keeps the
-spectrum where a backward pass follows; the backward pass is the same transform of the gradient.
+The transform y = idct(m * dct(x)) is timed on every grid of the two networks whose stages have kernels, for windows of
+112x112x80 and batches of one, of four (a training step) and of eight (a prediction). Candidates run on a GPU, captured,
+in turns. The forward pass keeps the spectrum where a backward pass follows; the backward pass is the same transform of
+the gradient.
 """
 
-import json
-
 import torch
-from record import arguments
+from record import arguments, write_result
 from transforms import GRIDS
 
 from fheat.bench.timing import interleaved
@@ -16,7 +15,6 @@ from fheat.ops.dct import dct, idct
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import transform
 from fheat.ops.kernels.launch import WIDEST
-from fheat.system.machine import machine
 
 
 def times(batch: int, channels: int, grid: tuple[int, ...], rounds: int) -> dict[str, float]:
@@ -50,13 +48,15 @@ def main() -> None:
                 found[f"{site}, batch {batch}"] = times(batch, channels, grid, options.rounds)
     for name, values in found.items():
         print(f"{name:34}", "  ".join(f"{kind} {1e3 * value:.1f} us" for kind, value in values.items()))
-    result = {
-        "command": "python benchmarks/fused_transform.py --device cuda",
-        "machine": machine("cuda"),
-        "seed": 0,
-        "milliseconds": found,
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        options.name,
+        title="Time of the gate's transform in fused kernels beside the library's products on a GPU",
+        command="python benchmarks/fused_transform.py --device cuda",
+        seed=0,
+        device="cuda",
+        results={"milliseconds": found},
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

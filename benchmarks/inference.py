@@ -1,8 +1,8 @@
 """Segment a CT-size volume within its memory bound, and time volumes of growing size: `python benchmarks/inference.py`.
 
 Each volume is written as a NIfTI file and segmented by `fheat predict` in a process of its own, as a user would:
-FHEAT-Seg with all gates closed, 112x112x80 windows with half overlap. Stored: the bound the program printed, the peak
-resident memory the system reports, seconds, windows; and a picture of time over voxels.
+FHEAT-Seg with all gates closed, 112x112x80 windows with half overlap. The result holds the bound that the program
+printed, the peak resident memory that the system reports, seconds and windows. A picture shows time over voxels.
 """
 
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from record import arguments
+from record import ROOT, arguments, write_result
 
-from fheat import Card, create_model, save
+from fheat import Card, __version__, create_model, save
 from fheat.io import Volume, write_nifti
 from fheat.ops.gates import gates_of
 from fheat.system.machine import machine
@@ -27,7 +27,7 @@ from matplotlib import pyplot as plt
 
 LARGE = (512, 512, 600)
 GROWING = ((168, 168, 160), (224, 224, 200), (280, 280, 280), (336, 336, 400))
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "inference-scaling.png"
+PICTURE = ROOT / "docs" / "images" / "inference-scaling.png"
 RUN = """
 import sys
 from fheat.cli.main import main
@@ -84,15 +84,19 @@ def main() -> None:
     sizes, seconds = (
         np.log([value(row) for row in rows]) for value in (lambda r: np.prod(r["shape"]), lambda r: r["seconds"])
     )
-    result = {
-        "machine": {**machine(options.device), "cores": os.cpu_count()},
-        "command": "python benchmarks/inference.py",
-        "seed": 0,
-        "network": "fheat_seg, all gates closed and retired, float32",
-        "volumes": rows,
-        "exponent_of_time_over_voxels": round(float(np.polyfit(sizes, seconds, 1)[0]), 3),
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        options.name,
+        title="Memory bound, peak memory and time of fheat predict for volumes up to 512x512x600",
+        command="python benchmarks/inference.py",
+        seed=0,
+        machine={**machine(options.device), "cores": os.cpu_count(), "fheat": __version__},
+        settings={"network": "fheat_seg, all gates closed and retired, float32"},
+        results={
+            "volumes": rows,
+            "exponent_of_time_over_voxels": round(float(np.polyfit(sizes, seconds, 1)[0]), 3),
+        },
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

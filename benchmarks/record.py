@@ -1,20 +1,10 @@
-"""The arguments that the scripts here have in common; timing and machine are in `fheat.bench`."""
+"""Let the scripts of this folder use what `tools/results.py` has: their arguments and the one way to write a result."""
 
-import argparse
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-def arguments(description: str | None, name: str, *, rounds: int, data: str | None = None) -> argparse.Namespace:
-    """Read --device, --rounds and --out; the result file is benchmarks/results/NAME-DEVICE.json if not given.
+from results import ROOT, arguments, write_result
 
-    With `data`, what the folder holds, also --data.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--out", type=Path, help=f"result file (default: benchmarks/results/{name}-DEVICE.json)")
-    if data is not None:
-        parser.add_argument("--data", type=Path, help=data)
-    options = parser.parse_args()
-    options.out = options.out or Path(__file__).parent / "results" / f"{name}-{options.device}.json"
-    return options
+__all__ = ["ROOT", "arguments", "write_result"]

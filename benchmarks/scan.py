@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import arguments
+from record import arguments, write_result
 from torch import Tensor, nn
 
-from fheat import Predictor, create_model, load, retire
+from fheat import Predictor, __version__, create_model, load, retire
 from fheat.bench.timing import interleaved
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS
@@ -139,19 +139,27 @@ def main() -> None:
     torch.manual_seed(0)
     network = zoo_network()
     count, fast = (len(one.corners(SHAPE)) for one in (PRESETS["la"], PRESETS["la"].fast()))
-    result: dict[str, object] = {
-        "command": "python benchmarks/scan.py --data LA",
-        "unit": "medians of interleaved runs; only ratios are claimed",
-        "seed": 0,
-        "rounds": options.rounds,
-        "machine": {**machine(), **{name: version(name) for name in ("onnx", "onnxruntime", "openvino")}},
-        "scan": {"shape": SHAPE, "voxels": prod(SHAPE), "windows": count, "fast_windows": fast},
-    }
+    versions = {name: version(name) for name in ("onnx", "onnxruntime", "openvino")}
+    results: dict[str, object] = {}
 
     def keep(**more: object) -> None:
+        """Store what is known so far."""
         print(more, flush=True)
-        result.update(more)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        results.update(more)
+        write_result(
+            options.name,
+            title="Time of one LA scan through every CPU runtime, beside its peers, and how far the masks agree",
+            command="python benchmarks/scan.py --data LA",
+            seed=0,
+            machine={**machine(), **versions, "fheat": __version__},
+            settings={
+                "unit": "medians of interleaved runs; only ratios are claimed",
+                "rounds": options.rounds,
+                "scan": {"shape": SHAPE, "voxels": prod(SHAPE), "windows": count, "fast_windows": fast},
+            },
+            results=results,
+            out=options.out,
+        )
 
     scan_s = scans(network, options.rounds)
     keep(scan_s=scan_s)

@@ -1,8 +1,8 @@
-"""Twenty scans end to end from memory on a GPU: `python benchmarks/scans.py --data LA --device cuda`.
+"""Time twenty scans from memory to memory on a GPU: `python benchmarks/scans.py --data LA --device cuda`.
 
-The first twenty scans of LA, windows of 112x112x80 with strides 18/18/4, the zoo's la-4 through `Predictor`: from an
-array in the host's memory to a mask there. Stored: seconds of each round, the first of which builds kernels, and the
-Dice of every mask with that of plain PyTorch in float32 without TF32.
+`Predictor` runs the zoo's la-4 on the first twenty scans of LA, with windows of 112x112x80 and strides 18/18/4, from an
+array in the host's memory to a mask there. The result holds the seconds of each round, the first of which builds the
+kernels, and the Dice of every mask with that of plain PyTorch in float32 without TF32.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from record import arguments
+from record import arguments, write_result
 
 from fheat import Predictor
 from fheat.inference.replay import Precision
@@ -19,7 +19,6 @@ from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
 from fheat.metrics.overlap import dice
 from fheat.ops import kernels
-from fheat.system.machine import machine
 
 SCANS = 20
 
@@ -46,19 +45,23 @@ def main() -> None:
         _, expected, plain = segment(scans, options.device, "float32", 2)
     predictor, masks, seconds = segment(scans, options.device, "auto", options.rounds)
     agreement = [round(dice(mask > 0, other > 0), 6) for mask, other in zip(masks, expected, strict=True)]
-    result = {
-        "command": f"python benchmarks/scans.py --data LA --device {options.device}",
-        "machine": machine(options.device),
-        "seed": 0,
-        "scans": len(scans),
+    results = {
         "windows": sum(predictor.sliding(None).count(scan.shape) for scan in scans),
-        "precision": predictor.precision,
         "seconds": seconds,
         "plain_float32_seconds": plain,
         "dice": {"least": min(agreement), "mean": round(float(np.mean(agreement)), 6), "each": agreement},
     }
-    print(json.dumps({name: result[name] for name in ("windows", "precision", "seconds", "dice")}))
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(predictor.precision, json.dumps(results))
+    write_result(
+        options.name,
+        title="Time of twenty LA scans from memory to memory on a GPU, and their Dice with plain float32",
+        command=f"python benchmarks/scans.py --data LA --device {options.device}",
+        seed=0,
+        device=options.device,
+        settings={"scans": len(scans), "precision": predictor.precision},
+        results=results,
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""A hundred CSE iterations, fused and by plain PyTorch, and their speed: `python benchmarks/step.py --data LA`.
+"""Time CSE iterations, fused and by plain PyTorch, and compare their losses: `python benchmarks/step.py --data LA`.
 
-LA in the nnU-Net layout with its splits.json, 4 labels, batch 2 + 2, 112x112x80, all runs from the same start with the
-same crops and random numbers. Plain PyTorch in float32 and in bfloat16, captured in a CUDA graph as the fused run is.
-Rounding grows from step to step, so the distance of the two plain runs is the measure for that of the fused one.
-Then iterations per second: plain, fused with all gates open, and fused with all but dec1 closed.
+The data are LA in the nnU-Net layout with its splits.json: 4 labels, batch 2 + 2, patches of 112x112x80. All runs
+begin from the same weights with the same crops and random numbers. A hundred iterations run in plain PyTorch, in
+float32 and in bfloat16, captured in a CUDA graph as the fused run is. Rounding grows from step to step, so the
+distance of the two plain runs is the measure for that of the fused one. Iterations per second follow: plain, fused
+with all gates open, and fused with all gates but dec1 closed.
 """
 
 import json
@@ -12,10 +13,9 @@ import time
 from pathlib import Path
 
 import torch
-from record import arguments
+from record import arguments, write_result
 
 from fheat.ops import kernels
-from fheat.system.machine import machine
 from fheat.training.loop import Run
 from fheat.training.settings import TrainConfig
 from fheat.training.step import Step
@@ -71,20 +71,21 @@ def main() -> None:
         step._let_closed_gates_sleep()
     advance(step, 10)
     speed[f"fused, {SURVIVOR} open"] = advance(step, options.rounds)
-    result = {
-        "command": "python benchmarks/step.py --data LA --device cuda",
-        "machine": machine(options.device),
-        "seed": 0,
-        "per_second": speed,
-        "distance": {
-            "plain bfloat16 from plain float32": distance(found["plain bfloat16"], found["plain float32"]),
-            "fused bfloat16 from plain float32": distance(found["fused bfloat16"], found["plain float32"]),
-            "fused bfloat16 from plain bfloat16": distance(found["fused bfloat16"], found["plain bfloat16"]),
-        },
-        "losses": found,
+    distances = {
+        "plain bfloat16 from plain float32": distance(found["plain bfloat16"], found["plain float32"]),
+        "fused bfloat16 from plain float32": distance(found["fused bfloat16"], found["plain float32"]),
+        "fused bfloat16 from plain bfloat16": distance(found["fused bfloat16"], found["plain bfloat16"]),
     }
-    print(json.dumps({name: result[name] for name in ("per_second", "distance")}, indent=1))
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({"per_second": speed, "distance": distances}, indent=1))
+    write_result(
+        options.name,
+        title="CSE iterations per second and losses, fused kernels beside plain PyTorch",
+        command="python benchmarks/step.py --data LA --device cuda",
+        seed=0,
+        device=options.device,
+        results={"per_second": speed, "distance": distances, "losses": found},
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
 """Time surface distances next to medpy on the same masks, in one run: `python benchmarks/surface.py`.
 
-A bumpy organ and a slightly moved copy, spacing 1 x 1 x 2.5 mm, at a patch size and at CT size. hd95 and asd together,
-as an evaluation needs them; the largest difference of the two numbers is stored with the times.
+The masks are a bumpy organ and a slightly moved copy with a spacing of 1 x 1 x 2.5 mm, at the size of a patch and of a
+CT. hd95 and asd are timed together, as an evaluation needs them; the largest difference of the two programs is stored
+too.
 """
 
-import json
 import time
-from pathlib import Path
 
 import numpy as np
 from medpy.metric import binary
 from numpy.typing import NDArray
+from record import write_result
 
 from fheat import evaluate
-from fheat.system.machine import machine
 
 SPACING = (1.0, 1.0, 2.5)
 SHAPES = ((112, 112, 88), (512, 512, 200))
@@ -47,9 +46,14 @@ def main() -> None:
             "asd": asd,
             "largest_difference": difference,
         }
-    result = {"command": "python benchmarks/surface.py", "spacing": SPACING, "machine": machine(), "results": rows}
-    path = Path(__file__).parent / "results" / "surface-cpu.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        "surface-cpu",
+        title="Time of surface distances beside medpy on the same masks",
+        command="python benchmarks/surface.py",
+        seed=None,
+        settings={"spacing": SPACING},
+        results=rows,
+    )
 
 
 if __name__ == "__main__":

@@ -8,16 +8,13 @@ alike; the median counts, only ratios are claimed.
 - gate: the whole operator on every grid of the two networks, by each algorithm and by `auto`.
 """
 
-import json
-
 import torch
-from record import arguments
+from record import arguments, write_result
 from torch import Tensor
 
 from fheat import FractionalHeat
 from fheat.bench.timing import interleaved
 from fheat.ops.dct import transform_axis
-from fheat.system.machine import machine
 
 METHODS = ("product", "split", "fft")
 LENGTHS = (3, 4, 6, 8, 10, 14, 20, 28, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
@@ -104,16 +101,16 @@ def main() -> None:
         "fft_from": crossover(axis, "fft", ("product", "split")),
     }
     print(f"crossovers on {options.device}: {found}")
-    result = {
-        "command": f"python benchmarks/transforms.py --device {options.device}",
-        "unit": "milliseconds, median of interleaved runs",
-        "seed": 0,
-        "machine": machine(options.device),
-        "crossovers": found,
-        "axis": axis,
-        "gate": gates,
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        options.name,
+        title=f"Time of the three cosine transforms by length, and the fastest at each, on {options.device}",
+        command=f"python benchmarks/transforms.py --device {options.device}",
+        seed=0,
+        device=options.device,
+        settings={"unit": "milliseconds, median of interleaved runs"},
+        results={"crossovers": found, "axis": axis, "gate": gates},
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

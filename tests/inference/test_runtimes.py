@@ -123,7 +123,7 @@ def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
 
 
 def test_auto_is_what_was_measured_to_be_fastest():
-    rows = json.loads(RESULT.read_text())["window_ms"]
+    rows = json.loads(RESULT.read_text())["results"]["window_ms"]
     times = {name: rows[name] for name in ("torch", "onnx", "openvino")}
     assert min(times, key=times.get) == FASTEST
 

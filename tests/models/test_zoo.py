@@ -20,7 +20,7 @@ from fheat.models.zoo import ZOO, checked_name, find_folder, missing_facts, zoo_
 from fheat.ops.gates import gates_of
 from tests.training.helpers import Run, settings_of
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 PATCH = (32, 32, 32)
 DATA, LICENCE = "8 phantoms, 4 labelled; validation on the last", "Apache-2.0; no clinical use"
 
@@ -117,11 +117,11 @@ def test_models_lists_the_zoo(zoo, capsys, monkeypatch):
 
 @pytest.fixture(scope="module")
 def publish():
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(ROOT / "tools"))
     try:
         import publish_zoo
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(ROOT / "tools"))
     return publish_zoo
 
 
@@ -215,7 +215,7 @@ class TestShipped:
         assert "/" not in json.dumps(manifest.card.training)
 
     def test_is_on_its_page(self, name):
-        text = (BENCHMARKS.parent / "docs" / "zoo.md").read_text()
+        text = (ROOT / "docs" / "zoo.md").read_text()
         assert f"| `{name}` | {load(ZOO / name).card.metrics['validation_dice']:.4f} |" in text
 
     def test_is_retired_and_finite(self, name):

@@ -158,9 +158,9 @@ def test_everything_redraws_from_what_is_stored(figures, tmp_path, capsys):
 def test_a_result_may_hold_the_analysis(figures, tmp_path):
     analysis = json.loads((figures / "analysis.json").read_text())
     path = tmp_path / "result.json"
-    path.write_text(json.dumps({"command": "x", "machine": {}, "analysis": analysis}))
+    path.write_text(json.dumps({"command": "x", "machine": {}, "results": {"analysis": analysis}}))
     assert read_analysis(path) == read_analysis(figures / "analysis.json")
-    path.write_text(json.dumps({"analysis": 3}))
+    path.write_text(json.dumps({"results": {"analysis": 3}}))
     assert "field" in str(refused(read_analysis, path))
 
 

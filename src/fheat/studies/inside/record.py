@@ -144,23 +144,24 @@ class Analysis(Stored):
 
 
 def read_analysis(path: Path) -> Analysis:
-    """Read the file, or a result of `benchmarks` that holds its content under `analysis`.
-
-    Raises `BadInput` naming the field that does not fit.
-    """
+    """Return the analysis in a file, or raise `BadInput` naming the field that does not fit."""
     content = read_stored(path)
-    inner = content.get("analysis", content)
-    content = dict(inner) if isinstance(inner, dict) else content
     content.pop("summary", None)  # follows from the rest
     return parsed(Analysis, content, path)
 
 
 def read_stored(path: Path, what: str = "analysis", remedy: str = _REMEDY) -> dict[str, Any]:
-    """Return the object in a JSON file, or raise `BadInput`."""
+    """Return the object in a JSON file, or raise `BadInput`.
+
+    A file of benchmarks/results has a head and holds the object in its field `results`, under the name `what`.
+    """
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
+        results = content.get("results")
+        inner = results.get(what) if isinstance(results, dict) else None
+        content = inner if isinstance(inner, dict) else content
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", remedy) from None
     except (ValueError, RecursionError) as error:

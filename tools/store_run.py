@@ -1,8 +1,8 @@
-"""Keep what a run logged, without its networks and where it lay: `python benchmarks/store_run.py RUN NAME --data LA`.
+"""Store the settings and the log of a run, without its networks: `python tools/store_run.py RUN NAME --data LA`.
 
-The folder benchmarks/runs/NAME is a run folder of settings and log alone. `fheat report benchmarks/runs/NAME --out
-page.html --figures DIR` draws every figure of it again. Losses and gates are kept with six digits, zeros as they are:
-every fifth iteration of the first 500 and of the 500 after a perturbation, else every fiftieth.
+The folder studies/runs/NAME is then a run folder of settings and log alone. `fheat report studies/runs/NAME --out
+page.html --figures DIR` draws every figure of it again. Losses and gates are kept with six digits and exact zeros, for
+every fifth iteration of the first 500 and of the 500 after a perturbation, and for every fiftieth of the others.
 """
 
 import json
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from results import RUNS
 
 from fheat.system.files import write_file
 from fheat.training.loop import decides
 from fheat.training.run_folder import CONFIG, LOG
 from fheat.training.settings import TrainConfig, read_config
-
-RUNS = Path(__file__).parent / "runs"
 
 
 def kept(iteration: int, config: TrainConfig) -> bool:
@@ -31,12 +30,12 @@ def rounded(value: Any) -> Any:
 
 
 def main(run: Annotated[Path, tyro.conf.Positional], name: Annotated[str, tyro.conf.Positional], data: str) -> None:
-    """Write benchmarks/runs/NAME.
+    """Write studies/runs/NAME.
 
     Args:
         run: run folder.
-        name: of the folder.
-        data: what to call the dataset.
+        name: name of the stored folder.
+        data: name of the dataset, in place of where it lay.
     """
     config = read_config(run / CONFIG, {"data": data})
     lines = [json.loads(line) for line in (run / LOG).read_text().splitlines()]

@@ -1,8 +1,8 @@
-"""Does training on unlabelled scans too beat the labels alone? `python benchmarks/demo.py` asks the demo, three seeds.
+"""Compare training with unlabelled scans and with the labels alone, three seeds of the demo: `python studies/demo.py`.
 
-Stores what `fheat demo --json` prints for each seed, and the two Dice, the margin, the gates closed and the seconds
-side by side. A seed decides scans, weights and steps; the settings are the demo's own. With `--parallel 3 --threads 1`
-the seeds run at the same time: the seconds are then no longer those of a free machine.
+The result holds what `fheat demo --json` prints for each seed, and the two Dice, the margin, the number of closed gates
+and the seconds side by side. A seed decides scans, weights and steps; the settings are the demo's own. With
+`--parallel 3 --threads 1` the seeds run at the same time; the seconds are then no longer those of a free machine.
 """
 
 import argparse
@@ -12,11 +12,9 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import torch
-
-from fheat.system.machine import machine
+from record import write_result
 
 SEEDS = (0, 1, 2)
 
@@ -45,24 +43,28 @@ def summary(result: dict) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parallel", type=int, default=1, help="seeds at the same time (default: 1)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each (default: all)")
+    parser.add_argument(
+        "--parallel", type=int, default=1, help="number of seeds that run at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="number of threads of each (default: all)"
+    )
     options = parser.parse_args()
     with ThreadPoolExecutor(options.parallel) as pool:
         results = list(pool.map(lambda seed: demo(seed, options.threads), SEEDS))
     torch.set_num_threads(options.threads)
-    stored = {
-        "command": "fheat demo --json --seed SEED",
-        "machine": machine(),
-        "parallel": options.parallel,
-        "load": os.getloadavg()[0],
-        "seeds": list(SEEDS),
-        "by_seed": [summary(result) for result in results],
-        "mean_margin": sum(result["margin"] for result in results) / len(results),
-        "results": results,
-    }
-    path = Path(__file__).parent / "results" / "demo-cpu.json"
-    path.write_text(json.dumps(stored, indent=1) + "\n")
+    path = write_result(
+        "demo-cpu",
+        title="Dice of CSE and of supervised training on the demo's synthetic scans, three seeds",
+        command="fheat demo --json --seed SEED",
+        seed=list(SEEDS),
+        settings={"parallel": options.parallel, "load": os.getloadavg()[0]},
+        results={
+            "by_seed": [summary(result) for result in results],
+            "mean_margin": sum(result["margin"] for result in results) / len(results),
+            "demos": results,
+        },
+    )
     print(f"wrote {path}")
 
 

@@ -6,15 +6,11 @@ GELU and SiLU are x/2 plus an even function. With an even denominator Q = 1 + b2
 b2, b4 >= 0 keeps the inner polynomial of the denominator non-negative, so the absolute value around it never bends.
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
+from results import write_result
 from scipy.optimize import linprog
 from scipy.special import erf, expit
-
-from fheat.system.machine import machine
 
 HALF_WIDTH = 8.0
 EVEN_PART = {
@@ -67,13 +63,18 @@ def max_error(name: str, numerator: list[float], denominator: list[float]) -> fl
 
 
 def main() -> None:
-    results = {name: fit(name) for name in EVEN_PART}
-    for name, result in results.items():
+    fits = {name: fit(name) for name in EVEN_PART}
+    for name, result in fits.items():
         print(f"{name}: max error {result['max_error']:.3e} on [-{HALF_WIDTH:g}, {HALF_WIDTH:g}]")
         print(f"  numerator   {result['numerator']}\n  denominator {result['denominator']}")
-    stored = {"command": "make fit", "half_width": HALF_WIDTH, "machine": machine(), "fits": results}
-    path = Path(__file__).parent / "results" / "rational-fit.json"
-    path.write_text(json.dumps(stored, indent=1) + "\n")
+    write_result(
+        "rational-fit",
+        title="Initial coefficients of the rational activation and their largest error",
+        command="make fit",
+        seed=None,
+        settings={"half_width": HALF_WIDTH},
+        results={"fits": fits},
+    )
 
 
 if __name__ == "__main__":

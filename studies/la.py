@@ -1,8 +1,8 @@
-"""Gather LA training runs into one result: `python benchmarks/la.py RUNS --main NAME`.
+"""Gather LA training runs into one result: `python studies/la.py RUNS --main NAME --machine RESULT`.
 
-RUNS holds run folders of `fheat train`, NAME the one whose log is kept. Of every run: settings that differ from the
-default, validation Dice, iterations per second without validation and saving, the gates at the end and when each
-closed. The commands are in docs/training.md.
+RUNS holds run folders of `fheat train`, NAME is the run whose log is kept. The result holds, for every run, the
+settings that differ from the defaults, the validation Dice, iterations per second without validation and saving, the
+gates at the end and when each of them closed. The commands of the runs are in docs/training.md.
 """
 
 import json
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from record import ROOT, write_result
 
 from fheat.training.settings import TrainConfig, read_config
 
 EVERY_SECOND, THEN_EVERY = 500, 50
-"""The log is kept for every second iteration up to the first, then for every fiftieth."""
+"""The log keeps every second iteration up to number 500, then every fiftieth."""
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -23,7 +24,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """Return what the run was told, where it differs from the defaults; not where its data lay."""
+    """Return the settings of the run that differ from the defaults, without the place of its data."""
     told, default = (
         config.model_dump(mode="json") for config in (read_config(folder / "config.toml", {}), TrainConfig(data=""))
     )
@@ -79,31 +80,37 @@ def main(
     wall_seconds: float | None = None,
     shared: tuple[str, ...] = (),
     note: str = "",
-    out: Path = Path(__file__).parent / "results" / "la-4-cuda.json",
+    title: str = "CSE on LA with 4 labels: validation Dice and gates, run by run",
+    out: Path = ROOT / "benchmarks" / "results" / "la-4-cuda.json",
 ) -> None:
     """Write the result.
 
     Args:
         runs: folder with one run folder for each run.
         main: name of the run whose log is kept.
-        machine: an earlier result of the same machine, to take the field `machine` from.
-        wall_seconds: of the whole main run, reading of scans and validation included; None where it was not alone.
-        shared: runs that had the GPU only in turns with another, so that their speed says nothing.
+        machine: an earlier result of the same machine, from which its machine and versions are taken.
+        wall_seconds: seconds of the main run with reading and validation; None where it was not alone.
+        shared: names of runs that shared the GPU with another program, so that their speed says nothing.
         note: what the settings do not tell.
+        title: what the result says, in one line.
         out: result file.
     """
+    earlier = json.loads(machine.read_text())
     folders = {path.parent.name: path.parent for path in sorted(runs.glob("*/log.jsonl"))}
-    result = {
-        "command": "fheat train LA with the settings of each run, then python benchmarks/la.py",
-        "data": "LA: 4 labelled, 68 unlabelled, 8 validation scans",
-        "machine": json.loads(machine.read_text())["machine"],
-        "wall_seconds": wall_seconds,
-        "note": note,
-        "runs": {name: summary(folder) | {"alone": name not in shared} for name, folder in folders.items()},
-        "log": thinned(read_log(folders[main])),
-    }
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    for name, run in result["runs"].items():
+    found = {name: summary(folder) | {"alone": name not in shared} for name, folder in folders.items()}
+    source = f"Every run names its seed in its settings, 0 where it names none. The machine is that of {machine.name}."
+    write_result(
+        out.stem,
+        title=title,
+        command="fheat train LA with the settings of each run, then python studies/la.py",
+        seed=None,
+        machine=earlier["machine"] | earlier["versions"],
+        note=" ".join(text for text in (note, source) if text),
+        settings={"data": "LA: 4 labelled, 68 unlabelled, 8 validation scans"},
+        results={"wall_seconds": wall_seconds, "runs": found, "log": thinned(read_log(folders[main]))},
+        out=out,
+    )
+    for name, run in found.items():
         open_gates = {site: gate["D"] for site, gate in run["gates"].items() if gate["closed_after"] is None}
         print(
             f"{name:40} best {run['best']['dice']:.4f} {run['per_second']:6.1f} it/s  {open_gates}  {run['settings']}"

@@ -1,16 +1,17 @@
-"""What the zoo's la-4 does inside, beside networks that learnt nothing: `python benchmarks/analysis.py --data LA`.
+"""Measure what la-4 does inside, beside networks with fresh weights: `python studies/analysis.py --data LA`.
 
-The validation scans of LA, windows half a patch apart. Stored: residual spectrum of the bottom blocks and attention
-inside the target, scan by scan, as `fheat allocation la-4 --residual --attention --data LA --json` prints them; the
-same for the FHEAT blocks inside the light blocks, for nearest instead of trilinear attention, and for the two networks
-with fresh weights; and the share inside the target of other readings of an attention map.
+The scans are the validation scans of LA, with windows half a patch apart. The result holds the residual spectrum of
+the bottom blocks and the attention inside the target, scan by scan, as `fheat allocation la-4 --residual --attention
+--data LA --json` prints them. It holds the same for the FHEAT blocks inside the light blocks, for nearest instead of
+trilinear attention, and for the two networks with fresh weights, and the share inside the target of other readings of
+an attention map.
 """
 
 import json
 from statistics import mean
 
 import torch
-from record import arguments
+from record import arguments, write_result
 
 from fheat import Card, Predictor, __version__, create_model
 from fheat.data.layouts import open_dataset
@@ -18,7 +19,6 @@ from fheat.data.read import read_image, read_label
 from fheat.studies.inside.attention import concentration
 from fheat.studies.inside.measure import Questions, analyse, attention_map, half_stride, target_mask
 from fheat.studies.inside.record import Analysis
-from fheat.system.machine import machine
 from fheat.training.runs import Saved, open_saved
 
 INSIDE = tuple(f"enc4.blocks.{block}.{half}" for block in (0, 1) for half in ("first", "second"))
@@ -62,11 +62,7 @@ def main() -> None:
 
     found = analyse(saved, cases, Questions(), device=options.device)
     analysis = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
-    result = {
-        "command": f"python benchmarks/analysis.py --data LA --device {options.device}",
-        "data": "the 8 validation scans of LA, which chose the iteration of la-4",
-        "machine": machine(options.device),
-        "seed": 0,
+    results = {
         "analysis": json.loads(analysis.text()),
         "fheat_blocks": summary(saved, Questions(attention=False, blocks=INSIDE)),
         "nearest": summary(saved, Questions(residual=False, upsampling="nearest")),
@@ -74,7 +70,16 @@ def main() -> None:
         "other_readings_of_attention": readings(saved, cases, options.device),
     }
     print(json.dumps(analysis.summary()))
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        options.name,
+        title="Residual spectrum and attention of la-4 on LA, beside two networks with fresh weights",
+        command=f"python studies/analysis.py --data LA --device {options.device}",
+        seed=0,
+        device=options.device,
+        settings={"data": "the 8 validation scans of LA, which chose the iteration of la-4"},
+        results=results,
+        out=options.out,
+    )
 
 
 if __name__ == "__main__":

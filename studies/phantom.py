@@ -1,12 +1,11 @@
-"""Time the phantoms, measure how hard they are, and draw some: `python benchmarks/phantom.py`.
+"""Time the synthetic scans, measure how hard they are, and draw some: `python studies/phantom.py`.
 
-Two ways to do without learning, both with the label in hand to choose the threshold: all that is brighter than it,
-and the connected part of that around the deepest labelled voxel.
-Opening is what a ball of three voxels' radius cannot enter, as a share of the label.
+Two methods that learn nothing are scored, both with the best threshold for the label: all voxels that are brighter than
+the threshold, and the connected part of these around the deepest labelled voxel. `lost_by_opening` is the share of the
+label that a ball with a radius of three voxels cannot enter.
 """
 
 import io
-import json
 import time
 from pathlib import Path
 
@@ -15,13 +14,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from record import ROOT, write_result
 from scipy import ndimage
 
 from fheat.data import phantom as generator
 from fheat.data import phantom_shapes
-from fheat.system.machine import machine
 
-ROOT = Path(__file__).parents[1]
 CASES = 40
 TIMED = (((112, 96, 72), 30), ((256, 256, 256), 5))
 STAGES = (
@@ -139,17 +137,14 @@ def main() -> None:
         print(f"{name}: {row['smallest']:.0f} ms per million voxels at best, {row['median']:.0f} in the median")
     for name, row in hardness.items():
         print(f"{name}: {row['mean']:.3f} ({row['smallest']:.3f} to {row['largest']:.3f})")
-    result = {
-        "command": "python benchmarks/phantom.py",
-        "generator_version": generator.VERSION,
-        "machine": machine(),
-        "ms_per_million_voxels": speed,
-        "ms_per_million_voxels_within": where,
-        "cases": CASES,
-        "hardness": hardness,
-    }
-    path = ROOT / "benchmarks" / "results" / "phantom-cpu.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(
+        "phantom-cpu",
+        title="How fast the synthetic scans are made, and how hard they are without learning",
+        command="python studies/phantom.py",
+        seed=list(range(CASES)),
+        settings={"generator_version": generator.VERSION, "cases": CASES},
+        results={"ms_per_million_voxels": speed, "ms_per_million_voxels_within": where, "hardness": hardness},
+    )
 
 
 if __name__ == "__main__":

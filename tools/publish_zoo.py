@@ -1,7 +1,7 @@
-"""Turn the best model of a run into a zoo model: `python benchmarks/publish_zoo.py RUN NAME --data ... --licence ...`.
+"""Turn the best model of a run into a zoo model: `python tools/publish_zoo.py RUN NAME --data ... --licence ...`.
 
-Closed gates are retired, weights stored as float16, and the card gets what a stranger must know. Where the scans lay on
-the machine that trained is left out.
+Closed gates are retired, weights are stored as float16, and the card states what a stranger must know. It leaves out
+where the scans lay on the machine that trained.
 """
 
 import sys
@@ -18,7 +18,7 @@ from fheat.models.zoo import ZOO, checked_name, missing_facts
 from fheat.system.errors import BadInput
 
 PRIVATE = ("data", "tensorboard")
-"""Settings of a run that say nothing about the model."""
+"""Settings of a run that are left out of the card, since they say nothing about the model."""
 
 
 def publish(

@@ -1,6 +1,6 @@
-"""Draw every figure of docs/images that shows a measurement again, from what is stored: `python benchmarks/figures.py`.
+"""Draw the figures of docs/images that show stored results and stored runs: `python tools/figures.py`.
 
-No network, no scans and no training: `benchmarks/results` and the run folders in `benchmarks/runs` hold the numbers.
+This needs no network, no scans and no training: `benchmarks/results` and `studies/runs` hold the numbers.
 """
 
 import tempfile
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from results import RESULTS, ROOT, RUNS
 
 from fheat.cli.main import main as fheat
 from fheat.report.write import write_report
@@ -15,26 +16,25 @@ from fheat.studies.inside.figures import pictures
 from fheat.studies.inside.record import read_analysis
 from fheat.system.files import write_file
 
-HERE = Path(__file__).parent
-RUNS = {
+SHOWN = {
     "la-4-base": ("D", "alpha", "responses", "pairing", "attenuation"),
     "la-4-noise": ("D", "validation"),
     "la-4-spike": ("D", "validation"),
     "la-4-softplus": ("D", "alpha"),
 }
-"""Which figures of the reports of these runs are shown in the documentation."""
+"""The figures that the documentation shows, by the stored run whose report has them."""
 ANALYSES = {"analysis": "analysis-la-4-cpu.json", "trained": "analysis-trained-cpu.json"}
 
 
-def main(out: Annotated[Path, tyro.conf.arg(help="folder")] = HERE.parent / "docs" / "images") -> None:
+def main(out: Annotated[Path, tyro.conf.arg(help="folder")] = ROOT / "docs" / "images") -> None:
     """Write the figures into a folder."""
-    fheat(["simulate", "--from", str(HERE / "results" / "simulation-cpu.json"), "--out", str(out)])
+    fheat(["simulate", "--from", str(RESULTS / "simulation-cpu.json"), "--out", str(out)])
     for name, file in ANALYSES.items():
-        for picture in pictures(read_analysis(HERE / "results" / file)):
+        for picture in pictures(read_analysis(RESULTS / file)):
             write_file(out / f"{name}-{picture.file}", picture.data)
-    for run, names in RUNS.items():
+    for run, names in SHOWN.items():
         with tempfile.TemporaryDirectory() as folder:
-            write_report(HERE / "runs" / run, Path(folder) / "page.html", figures=Path(folder), scans=0)
+            write_report(RUNS / run, Path(folder) / "page.html", figures=Path(folder), scans=0)
             for name in names:
                 write_file(out / f"{run}-{name}.svg", (Path(folder) / f"{name}.svg").read_bytes())
 

@@ -1,0 +1,85 @@
+"""The numbers of the pages are rendered from stored results, and a page that differs is noticed."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import render
+from pages import TEXTS, study
+from pages.common import formatted, span, table
+from results import ROOT
+
+from fheat.report.pairing import agreement
+from fheat.training.runs import read_history
+
+
+def test_pages_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "render.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def write(folder, text):
+    page = folder / "page.md"
+    page.write_text(text)
+    return page
+
+
+def test_a_wrong_number_is_replaced_and_the_rest_stays(tmp_path):
+    mark = "<!--value step-cuda: per_second: plain: .1f-->"
+    page = write(tmp_path, f"It runs at {mark}99.9<!--/--> iterations per second.\n")
+    assert render.rendered(page) == f"It runs at {mark}14.8<!--/--> iterations per second.\n"
+
+
+def test_a_block_keeps_empty_lines_around_it(tmp_path):
+    page = write(tmp_path, "Before\n\n<!--command simulation-cpu-->\n<!--/-->\n\nAfter\n")
+    text = render.rendered(page)
+    assert text == "Before\n\n<!--command simulation-cpu-->\n\n    fheat simulate\n\n<!--/-->\n\nAfter\n"
+    assert render.rendered(write(tmp_path, text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x <!--value nothing: a: .1f-->1<!--/-->", "there is no stored result nothing"),
+        ("x <!--value step-cuda: per_hour: .1f-->1<!--/-->", "per_hour"),
+        ("x\ny <!--text nonsense-->1<!--/-->", "line 2: nonsense"),
+        ("<!--value step-cuda: per_second: plain: .1f-->1<!--/-->", "first word of a line"),
+        ("x <!--value step-cuda: per_second: plain: .1f-->1", "no closing"),
+    ],
+)
+def test_a_mark_that_cannot_be_rendered_is_named(tmp_path, text, says):
+    with pytest.raises(render.MarkError, match=re.escape(says)):
+        render.rendered(write(tmp_path, text))
+
+
+def test_results_used_by_a_page(tmp_path):
+    page = write(tmp_path, "x <!--text plain_minutes-->1<!--/--> [link](../benchmarks/results/sizes.json)")
+    assert render.used_results(page) == {"step-cuda", "sizes"}
+
+
+def test_every_text_is_used_by_a_page():
+    marks = "".join(page.read_text() for page in render.pages())
+    used = set(re.findall(r"<!--text (\w+)", marks))
+    inner = {"sign_counts", "white_noise", "probe_agreement"}  # used by other texts too
+    assert set(TEXTS) - inner <= used
+
+
+def test_formats():
+    assert formatted(0.0357, ".1%") == "3.6"
+    assert formatted(974632, ",") == "974,632"
+    assert formatted(899_829_468, "giga") == "0.900"
+    assert formatted(55_746_027_622, "giga") == "55.75"
+    assert formatted(1_793_736_704, "GB") == "1.8"
+    assert formatted(1_793_736_704, "MiB") == "1,711"
+    assert span([0.25001, 0.25004], ".4f") == "0.2500"
+    assert span([0.1, 0.2], ".1f") == "0.1 to 0.2"
+    assert table(["a", "b"], [["1", ""]]) == "| a | b |\n|---|---|\n| 1 | |"
+
+
+@pytest.mark.parametrize("errors", [0.0, 2.0])
+def test_signs_are_counted_as_the_report_counts_them(errors):
+    history = read_history(ROOT / "studies" / "runs" / "la-4-base")
+    assert study.sign_counts("base", errors) == agreement(history, errors)

@@ -1,0 +1,85 @@
+"""Sizes and times of the networks (docs/networks.md)."""
+
+from pages.common import giga, stored, table
+
+OURS = ("fheat_seg", "fheat_seg_l")
+LA, CUBE = "112x112x80", "96x96x96"
+SURVIVOR = "fheat_seg, dec1 open, rest retired"
+
+
+def sizes() -> str:
+    """Return the table of parameters and multiply-adds."""
+    rows = []
+    for name, counted in stored("sizes")["networks"].items():
+        cells = [f"`{name}`" + ("" if name in OURS else " (peer)"), f"{counted[LA]['parameters']:,}"]
+        for patch in (LA, CUBE):
+            opened, closed = counted[patch]["open"], counted[patch]["closed"]
+            cells += [f"{giga(opened)} G", f"{giga(closed)} G" if opened != closed else ""]
+        rows.append(cells)
+    head = ["network", "parameters", f"{LA}, gates open", "all closed", f"{CUBE}, open", "closed"]
+    return table(head, rows)
+
+
+def fewer_parameters() -> str:
+    """Return how many parameters less a small network has at the smaller patch."""
+    counted = stored("sizes")["networks"]["fheat_seg"]
+    return f"{counted[LA]['parameters'] - counted[CUBE]['parameters']:,}"
+
+
+def honest_saving() -> str:
+    """Return how many per cent fewer multiply-adds FHEAT-Seg has than Light-UNETR with all its gates closed."""
+    counted = stored("sizes")["networks"]
+    return f"{100 * (1 - counted['fheat_seg'][LA]['closed'] / counted['light_unetr'][LA]['closed']):.0f}"
+
+
+def retiring_times() -> str:
+    """Return the table of times over that of the retired network in plain PyTorch."""
+    cpu, cuda = (stored(f"bypass-{device}")["ratio_to_retired"] for device in ("cpu", "cuda"))
+    rows = [
+        ("all gates open", "fheat_seg, all gates open"),
+        ("all closed, not retired", "fheat_seg, all closed, not retired"),
+        ("**all retired**", "fheat_seg, all retired"),
+        ("dec1 open, rest retired", SURVIVOR),
+        ("GELU mixers, all retired", "fheat_seg, gelu mixer, all retired"),
+        ("Light-UNETR", "light_unetr"),
+    ]
+    cells = [_row(words, f"{cpu[name]:.2f}", f"{cuda[name]:.2f}") for words, name in rows]
+    return table(["", "two CPU threads", "NVIDIA H200, captured graph"], cells)
+
+
+def window_times() -> str:
+    """Return the table of times with fused kernels."""
+    single, eight = (stored(f"bench-window-{name}-cuda")["window"] for name in ("fp32", "bf16"))
+    rows = [
+        ("all gates open", "fheat_seg"),
+        ("**all retired**", "fheat_seg/retired"),
+        ("dec1 open, rest retired", "fheat_seg/survivor"),
+        ("Light-UNETR, plain PyTorch", "light_unetr"),
+    ]
+    cells = []
+    for words, name in rows:
+        times = [f"{run['milliseconds'][name]:.2f} ms" for run in (single, eight)]
+        ratios = [f"{run['ratio'][name]:.2f}" for run in (single, eight)]
+        cells.append(_row(words, times[0], ratios[0], times[1], ratios[1]))
+    return table(["", "one window, float32", "ratio", "eight windows, bfloat16", "ratio"], cells)
+
+
+def survivors_transform(precision: str) -> str:
+    """Return how many per cent of a window the transform of the one open gate adds."""
+    ratio = stored(f"bench-window-{precision}-cuda")["window"]["ratio"]["fheat_seg/survivor"]
+    return f"{100 * (ratio - 1):.0f}"
+
+
+def transform_in_kernels() -> str:
+    """Return the time of the fused transform over that of the library's products, least and largest."""
+    ratios = [
+        row[kind] / row["library"]
+        for row in stored("fused-transform-cuda")["milliseconds"].values()
+        for kind in ("kernels", "kernels, spectrum kept")
+    ]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def _row(words: str, *cells: str) -> list[str]:
+    """Return a row whose cells are bold where its first one is."""
+    return [words, *(f"**{cell}**" if words.startswith("**") else cell for cell in cells)]
