@@ -13,7 +13,7 @@ from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import named_values, parse
 from fheat.metrics.evaluate import METRICS
-from fheat.metrics.pairs import evaluate_files
+from fheat.metrics.files import evaluate_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 from fheat.system.errors import BadInput

@@ -9,7 +9,7 @@ from torch import nn
 
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 
 Held = tuple[str, NDArray[np.float32], NDArray[np.uint8]]
 """Name, image (X, Y, Z[, C]) as the network sees it, and label (X, Y, Z)."""
