@@ -14,7 +14,7 @@ import fheat
 from fheat.gates.cost import giga
 from fheat.gates.probe import Finding, Probe
 from fheat.ops.dct import CROSSOVERS
-from fheat.studies.simulation import show as simulation_table
+from fheat.studies.simulation import presentation as simulation_table
 from fheat.studies.simulation.record import read_simulation
 from fheat.system.machine import machine
 
