@@ -28,7 +28,7 @@ from fheat.bench.timing import interleaved
 from fheat.inference.runtimes import CompiledNetwork
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 from fheat.ops.gates import gates_of
 from fheat.system.machine import machine
 

@@ -17,7 +17,7 @@ from fheat import Predictor
 from fheat.inference.replay import Precision
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 from fheat.ops import kernels
 
 SCANS = 20

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import torch
+from fheat.training.loop import Run
 from record import arguments, write_result
 
 from fheat.ops import kernels
-from fheat.training.loop import Run
 from fheat.training.settings import TrainConfig
 from fheat.training.step import Step
 

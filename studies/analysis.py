@@ -16,8 +16,8 @@ from record import arguments, write_result
 from fheat import Card, Predictor, __version__, create_model
 from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
-from fheat.studies.inside.attention import concentration
-from fheat.studies.inside.measure import Questions, analyse, attention_map, half_stride, target_mask
+from fheat.studies.inside.attention import attention_map, concentration, target_mask
+from fheat.studies.inside.measure import AnalysisOptions, analyse, half_stride
 from fheat.studies.inside.record import Analysis
 from fheat.training.runs import Saved, open_saved
 
@@ -55,18 +55,18 @@ def main() -> None:
     dataset = open_dataset(options.data)
     cases, saved = dataset.split("validation"), open_saved("la-4")
 
-    def summary(one: Saved, questions: Questions) -> dict:
-        found = analyse(one, cases, questions, device=options.device)
+    def summary(one: Saved, what: AnalysisOptions) -> dict:
+        found = analyse(one, cases, what, device=options.device)
         wrapped = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
         return wrapped.summary()[0] | {"by_block": found.residual.by_block if found.residual else None}
 
-    found = analyse(saved, cases, Questions(), device=options.device)
+    found = analyse(saved, cases, AnalysisOptions(), device=options.device)
     analysis = Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(found,))
     results = {
         "analysis": json.loads(analysis.text()),
-        "fheat_blocks": summary(saved, Questions(attention=False, blocks=INSIDE)),
-        "nearest": summary(saved, Questions(residual=False, upsampling="nearest")),
-        "fresh": [summary(untrained(name, saved.card), Questions()) for name in ("fheat_seg", "light_unetr")],
+        "fheat_blocks": summary(saved, AnalysisOptions(attention=False, blocks=INSIDE)),
+        "nearest": summary(saved, AnalysisOptions(residual=False, upsampling="nearest")),
+        "fresh": [summary(untrained(name, saved.card), AnalysisOptions()) for name in ("fheat_seg", "light_unetr")],
         "other_readings_of_attention": readings(saved, cases, options.device),
     }
     print(json.dumps(analysis.summary()))

@@ -9,7 +9,7 @@ from results import ROOT, read_result
 
 import fheat
 from fheat.gates.probe import Finding, Probe
-from fheat.studies.simulation import show as simulation_table
+from fheat.studies.simulation import presentation as simulation_table
 from fheat.studies.simulation.record import read_simulation
 from fheat.system.machine import machine
 

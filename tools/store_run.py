@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from fheat.training.loop import decides
 from results import RUNS
 
 from fheat.system.files import write_file
-from fheat.training.loop import decides
 from fheat.training.run_folder import CONFIG, LOG
 from fheat.training.settings import TrainConfig, read_config
 

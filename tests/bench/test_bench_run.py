@@ -8,14 +8,16 @@ import torch
 
 from fheat import cost, create_model
 from fheat.bench.operator import gate_grids
-from fheat.bench.plan import Conditions, Plan
+from fheat.bench.plan import Plan
 from fheat.bench.run import run_plan
 from fheat.bench.scan import part_shape
-from fheat.bench.show import aligned, check_target, picture, tables, write_record
+from fheat.bench.show import RECORD, picture, tables, titled, write_record
 from fheat.bench.step import build_step
+from fheat.bench.timing import Timer
 from fheat.inference.windows import Windows
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
+from fheat.system.files import check_new_file
 
 TINY = (32, 32, 32)
 PAIR = ("fheat_seg/retired", "light_unetr")
@@ -100,7 +102,7 @@ def test_step():
 def test_steps_do_the_same_work_every_time():
     """Losses are finite, the iteration counts on, and no gate moves."""
     model = create_model("fheat_seg", patch_size=TINY)
-    step = build_step(Conditions(), model, "cse", TINY, 1, iterations=3)
+    step = build_step(Timer(), model, "cse", TINY, 1, iterations=3)
     for _ in range(3):
         step()
     assert int(step.iteration) == 3
@@ -111,7 +113,7 @@ def test_steps_do_the_same_work_every_time():
 
 def test_scan_whole_and_in_part(monkeypatch):
     """Every run takes 10 ms on this clock: two of six windows stand for 30 ms."""
-    monkeypatch.setattr(Conditions, "times", lambda settings, runs, **how: dict.fromkeys(runs, 10.0))
+    monkeypatch.setattr(Timer, "times", lambda timer, runs, **how: dict.fromkeys(runs, 10.0))
     options = {"what": "scan", "scan": (48, 40, 32), "stride": (8, 8, 8), "batch": 2}
     whole = record(**options)["results"]["scan"]
     assert whole["windows"] == 3 * 2 * 1
@@ -132,22 +134,22 @@ def test_the_part_of_a_scan_has_two_windows():
 
 
 def test_bfloat16_is_what_the_network_sees():
-    settings = Conditions(precision="bfloat16")
+    timer = Timer(precision="bfloat16")
     layer = torch.nn.Linear(4, 4)
-    assert settings.forward(layer, torch.zeros(1, 4))().dtype == torch.bfloat16
-    assert Conditions().forward(layer, torch.zeros(1, 4))().dtype == torch.float32
+    assert timer.forward(layer, torch.zeros(1, 4))().dtype == torch.bfloat16
+    assert Timer().forward(layer, torch.zeros(1, 4))().dtype == torch.float32
 
 
 def test_files(window, tmp_path):
-    check_target(tmp_path / "new")
+    check_new_file(tmp_path / "new", RECORD)
     written = write_record(tmp_path / "new", window)
     assert [path.name for path in written] == ["bench.json", "bench.png"]
     assert json.loads(written[0].read_text()) == window
     assert written[1].read_bytes().startswith(b"\x89PNG")
     with pytest.raises(BadInput, match="exists already"):
-        check_target(tmp_path / "new")
+        check_new_file(tmp_path / "new", RECORD)
     with pytest.raises(BadInput, match="is a file"):
-        check_target(written[0])
+        check_new_file(written[0], RECORD)
 
 
 def test_without_matplotlib_there_is_no_picture(window, tmp_path, monkeypatch):
@@ -163,4 +165,4 @@ def test_tables(window):
     assert "mednext: not available (no MONAI)" in text
     assert "a note" in text
     assert "1 thread(s): ratios only" in text
-    assert aligned("t", ["a", "b"], [["long", "1"]]) == "t\n  a     b\n  long  1\n"
+    assert titled("t", ["a", "b"], [["long", "1"]]) == "t\n  a     b\n  long  1\n"

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fheat.bench.timing import REPEATS, interleaved, ratios, turns
+from fheat.bench.timing import MOST_REPEATS, interleaved, ratios, turns
 from fheat.bench.window import doublings, exponent
 from fheat.system.machine import machine
 
@@ -55,7 +55,7 @@ def test_short_runs_are_repeated_within_a_turn(monkeypatch):
         now[0] += 1e-4
 
     assert interleaved({"a": run}, 5, warm_up=2) == pytest.approx({"a": 0.1})
-    assert count[0] == 1 + 6 * REPEATS
+    assert count[0] == 1 + 6 * MOST_REPEATS
 
 
 def test_a_real_clock():

@@ -8,7 +8,7 @@ import pytest
 import fheat
 from fheat.cli.main import main
 from fheat.io import Volume, write_nifti
-from fheat.metrics.pairs import distinct_values, evaluate_files
+from fheat.metrics.files import distinct_values, evaluate_files
 from fheat.metrics.table import Table
 
 AFFINE = np.diag([1.0, 1.0, 2.5, 1.0])

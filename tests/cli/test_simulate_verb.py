@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fheat.cli.main import main
-from fheat.studies.simulation.plan import simulate
+from fheat.studies.simulation.experiments import simulate
 
 SHORT = ["simulate", "--seeds", "1", "--iterations", "60"]
 PNG = b"\x89PNG"

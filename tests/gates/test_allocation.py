@@ -10,7 +10,7 @@ from torch import nn
 
 from fheat import FractionalHeat, allocation, cost, create_model, retire
 from fheat.gates.cost import count_macs
-from fheat.gates.sites import visits
+from fheat.gates.dry_run import gate_calls
 from fheat.ops.gates import gates_of
 from fheat.testing import assert_retirement_is_exact
 
@@ -239,7 +239,9 @@ def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
         "aten.le.Scalar",
         "aten.clamp.default",
     }
-    axes = [length for calls in visits(model, (x,)).values() for visit in calls for length in visit.grid if length > 1]
+    axes = [
+        length for calls in gate_calls(model, (x,)).values() for call in calls for length in call.grid if length > 1
+    ]
     assert len(axes) == 32 * 3 - 8  # 32 FHEAT blocks on three axes; the bottom grid 2x2x1 has eight calls with two
     assert full["aten.matmul.default"] + full["aten.bmm.default"] == 2 * len(axes)  # a product out and one back
     assert sum(full[target] for target in transform_nodes) > 200

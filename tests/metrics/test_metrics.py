@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from medpy.metric import binary
 
 import fheat
-from fheat.metrics.surface import surface
+from fheat.metrics.masks import surface
 
 
 def blob(rng, shape):

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fheat.metrics.evaluate import Scores
-from fheat.metrics.significance import compare, holm
-from fheat.metrics.table import CaseRow, Table
+from fheat.metrics.significance import compare
+from fheat.metrics.statistics import holm
+from fheat.metrics.table import ScoreRow, Table
 
 
 def table(values, label="liver", *, unit="mm", tolerance=2.0, start=0):
@@ -21,7 +22,7 @@ def table(values, label="liver", *, unit="mm", tolerance=2.0, start=0):
     for index, value in enumerate(values, start=start):
         kind, share = ("missed", 0.0) if value is None else ("both", value)
         surfaces = (None,) * 5 if value is None else (10 * share,) * 4 + (share,)
-        rows.append(CaseRow(f"c{index}", label, Scores(share, share, *surfaces, case=kind, unit=unit)))
+        rows.append(ScoreRow(f"c{index}", label, Scores(share, share, *surfaces, case=kind, unit=unit)))
     return Table(tuple(rows), unit, tolerance)
 
 

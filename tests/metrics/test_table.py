@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fheat
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Scores, evaluate_labels
-from fheat.metrics.table import KINDS, CaseRow, Table
+from fheat.metrics.table import KINDS, ScoreRow, Table
 from fheat.system.errors import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -28,7 +28,7 @@ def scores(dice=0.5, kind="both", unit="mm", distance=1.0):
 
 def table(*values, **facts):
     return Table(
-        tuple(CaseRow(f"c{index}", "liver", scores(value)) for index, value in enumerate(values)), "mm", **facts
+        tuple(ScoreRow(f"c{index}", "liver", scores(value)) for index, value in enumerate(values)), "mm", **facts
     )
 
 
@@ -72,10 +72,10 @@ def test_labels_that_are_refused(prediction, labels, error, says):
 
 def test_summary_by_hand():
     rows = [
-        CaseRow("a", "liver", scores(0.8, distance=2.0)),
-        CaseRow("b", "liver", scores(0.6, distance=4.0)),
-        CaseRow("c", "liver", scores(0.0, "missed")),
-        CaseRow("a", "tumour", scores(1.0, "both_empty")),
+        ScoreRow("a", "liver", scores(0.8, distance=2.0)),
+        ScoreRow("b", "liver", scores(0.6, distance=4.0)),
+        ScoreRow("c", "liver", scores(0.0, "missed")),
+        ScoreRow("a", "tumour", scores(1.0, "both_empty")),
     ]
     found = Table(tuple(rows), "mm").summary()
     liver, tumour = found["liver"], found["tumour"]
@@ -120,9 +120,9 @@ def test_empty_masks_as_documented(metric, kind, value, fate):
         assert isinstance(found[metric], float)
     else:
         assert found[metric] == {"None": None, "0": 0.0, "1": 1.0}[value]
-    base = [CaseRow("base", "x", scores(0.25, unit="voxels"))]
+    base = [ScoreRow("base", "x", scores(0.25, unit="voxels"))]
     alone = Table(tuple(base), "voxels").summary()["x"].metrics[metric]
-    both = Table((*base, CaseRow("new", "x", found)), "voxels").summary()["x"]
+    both = Table((*base, ScoreRow("new", "x", found)), "voxels").summary()["x"]
     assert both.kinds[kind] == (2 if kind == "both" else 1)
     if fate == "counted":
         assert both.metrics[metric].n == 2
@@ -134,9 +134,9 @@ def test_empty_masks_as_documented(metric, kind, value, fate):
 
 def test_print_says_what_is_undefined():
     rows = (
-        CaseRow("a", "liver", scores(0.90471)),
-        CaseRow("b", "liver", scores(0.0, "missed")),
-        CaseRow("a", "new\nline", scores()),
+        ScoreRow("a", "liver", scores(0.90471)),
+        ScoreRow("b", "liver", scores(0.0, "missed")),
+        ScoreRow("a", "new\nline", scores()),
     )
     text = str(Table(rows, "mm", tolerance=1.5))
     lines = text.splitlines()
@@ -157,8 +157,11 @@ def test_print_says_what_is_undefined():
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ((CaseRow("a", "x", scores()), CaseRow("b", "x", scores(unit="voxels"))), "'b' is in voxels in a table in mm"),
-        ((CaseRow("a", "x", scores()), CaseRow("a", "x", scores())), "case 'a' has 2 rows for class 'x'"),
+        (
+            (ScoreRow("a", "x", scores()), ScoreRow("b", "x", scores(unit="voxels"))),
+            "'b' is in voxels in a table in mm",
+        ),
+        ((ScoreRow("a", "x", scores()), ScoreRow("a", "x", scores())), "case 'a' has 2 rows for class 'x'"),
     ],
 )
 def test_refuses_rows_that_do_not_fit(rows, says):
@@ -168,9 +171,9 @@ def test_refuses_rows_that_do_not_fit(rows, says):
 
 def test_refuses_numbers_that_contradict_the_kind():
     with pytest.raises(ValueError, match="hd95 is a number though kind is 'missed'"):
-        CaseRow("a", "x", Scores(0.0, 0.0, 1.0, None, None, None, None, case="missed", unit="mm"))
+        ScoreRow("a", "x", Scores(0.0, 0.0, 1.0, None, None, None, None, case="missed", unit="mm"))
     with pytest.raises(ValueError, match="asd is nothing though kind is 'both'"):
-        CaseRow("a", "x", Scores(0.5, 0.4, 1.0, 1.0, None, 1.0, 1.0, case="both", unit="mm"))
+        ScoreRow("a", "x", Scores(0.5, 0.4, 1.0, 1.0, None, 1.0, 1.0, case="both", unit="mm"))
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -183,7 +186,7 @@ def tables(draw):
     for case, label in draw(st.lists(st.tuples(names, names), min_size=1, max_size=5, unique=True)):
         kind = draw(st.sampled_from(KINDS))
         surfaces = [draw(lengths) for _ in range(4)] + [draw(shares)] if kind == "both" else [None] * 5
-        rows.append(CaseRow(case, label, Scores(draw(shares), draw(shares), *surfaces, case=kind, unit=unit)))
+        rows.append(ScoreRow(case, label, Scores(draw(shares), draw(shares), *surfaces, case=kind, unit=unit)))
     return Table(tuple(rows), unit, draw(lengths))
 
 

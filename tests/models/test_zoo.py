@@ -14,7 +14,7 @@ from fheat import BadInput, Card, Predictor, allocation, create_model, load, sav
 from fheat.cli.main import main
 from fheat.data.phantom import phantom, write_phantoms
 from fheat.io import Volume, write_nifti
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import ZOO, checked_name, find_folder, missing_facts, zoo_folder, zoo_names
 from fheat.ops.gates import gates_of

@@ -17,10 +17,10 @@ from fheat.data.read import read_image, read_label
 from fheat.inference.windows import Windows
 from fheat.io.volume import Volume
 from fheat.models.card import Card
-from fheat.studies.inside.attention import concentration, planes_bytes, read_planes
+from fheat.studies.inside.attention import attention_map, concentration, target_mask
 from fheat.studies.inside.figures import pictures
-from fheat.studies.inside.measure import Questions, analyse, attention_map, target_mask
-from fheat.studies.inside.record import read_analysis
+from fheat.studies.inside.measure import AnalysisOptions, analyse
+from fheat.studies.inside.record import planes_bytes, read_analysis, read_planes
 from fheat.studies.inside.residual import residual_spectrum
 from fheat.training.runs import open_saved
 from tests.refusals import refused
@@ -53,7 +53,7 @@ def windows_by_hand(predictor, image):
 
 
 def test_both_measures_are_those_of_the_windows_taken_by_hand(finished, cases):
-    found = analyse(open_saved(str(finished)), cases, Questions(), device="cpu")
+    found = analyse(open_saved(str(finished)), cases, AnalysisOptions(), device="cpu")
     predictor = Predictor(str(finished / "final"), windows=Windows((32, 32, 32), (16, 16, 16)), device="cpu")
     network, image = predictor.network, read_image(cases[0])
     shape = predictor.scan(image).shape
@@ -86,15 +86,15 @@ def test_other_networks_have_attention_too(name, cases, tmp_path):
     card = Card(classes=("background", "left_atrium"))
     save(create_model(name, patch_size=(32, 32, 32)), tmp_path / "model", card)
     saved = open_saved(str(tmp_path / "model"))
-    questions = Questions(residual=name == "light_unetr")
-    found = analyse(saved, cases, questions, device="cpu")
+    options = AnalysisOptions(residual=name == "light_unetr")
+    found = analyse(saved, cases, options, device="cpu")
     assert 0 < found.attention.cases[0].share < 1
     assert (found.residual is None) == (name == "segresnet")
     if name == "segresnet":
         with pytest.raises(ValueError, match="name the blocks"):
-            analyse(saved, cases, Questions(), device="cpu")
+            analyse(saved, cases, AnalysisOptions(), device="cpu")
         block = "body.down_layers.3.1"
-        named = analyse(saved, cases, Questions(attention=False, blocks=(block,)), device="cpu")
+        named = analyse(saved, cases, AnalysisOptions(attention=False, blocks=(block,)), device="cpu")
         assert named.residual.by_block.keys() == {block}
 
 

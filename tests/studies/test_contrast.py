@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fheat.metrics.significance import signed_rank
+from fheat.metrics.statistics import signed_rank
 from fheat.studies.contrast import boundary_gradient, contrasts, gradient_magnitude
 
 

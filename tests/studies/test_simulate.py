@@ -9,7 +9,8 @@ from torch import nn
 
 from fheat.ops import FractionalHeat, dct, idct
 from fheat.ops.heat import frequency_radius
-from fheat.studies.simulation.plan import (
+from fheat.studies.simulation.chains import Chains, even_share, penalties, side_by_side, train
+from fheat.studies.simulation.experiments import (
     SITES,
     SimulationPlan,
     differentiated,
@@ -17,7 +18,6 @@ from fheat.studies.simulation.plan import (
     kept_iterations,
     simulate,
 )
-from fheat.studies.simulation.train import Chains, descend, even_share, penalties, side_by_side
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_agrees_with_real_gates(strength, alpha, decay):
     settings = SimulationPlan(seeds=1, alpha=alpha)
     chains = side_by_side([few(interchangeable(settings).chains, 1), few(differentiated(settings).chains, 3)])
     options = {"iterations": 200, "rate": 0.02, "decay": decay, "strength": strength}
-    fast = descend(chains, keep=[200], **options)[0]
+    fast = train(chains, keep=[200], **options)[0]
     slow = slow_strengths(chains, **options)
     assert len(fast) == SITES + 3
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
@@ -75,13 +75,13 @@ def test_side_by_side_changes_nothing():
     settings = SimulationPlan(seeds=2, iterations=50)
     parts = [interchangeable(settings).chains, differentiated(settings, every_site=False).chains]
     options = {"iterations": 50, "rate": 0.03, "decay": 1e-3, "keep": [0, 7, 50]}
-    together = descend(side_by_side(parts), **options)
-    alone = torch.cat([descend(part, **options) for part in parts], dim=1)
+    together = train(side_by_side(parts), **options)
+    alone = torch.cat([train(part, **options) for part in parts], dim=1)
     assert torch.equal(together, alone)
     torch.testing.assert_close(together[0], torch.cat([part.start for part in parts]), rtol=0, atol=0)
 
 
-def test_slope_and_pairing_are_what_autograd_finds():
+def test_gradient_and_pairing_are_what_autograd_finds():
     chains = few(differentiated(SimulationPlan(seeds=1)).chains, 8)
     power = torch.from_numpy(frequency_radius(256)) ** 0.75
     signal, target = idct(chains.spectrum, dims=1), idct(chains.target, dims=1)
@@ -89,7 +89,7 @@ def test_slope_and_pairing_are_what_autograd_finds():
         tau = torch.full((8,), value, dtype=torch.float64, requires_grad=True)
         output = idct(torch.exp(-tau[:, None] * power) * dct(signal, dims=1), dims=1)
         (found,) = torch.autograd.grad(0.5 * (output - target).square().sum(), tau)
-        torch.testing.assert_close(chains.slope(tau.detach()), found, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(chains.gradient(tau.detach()), found, rtol=1e-10, atol=1e-10)
     half = power.sqrt()  # eq. (16), both halves of the fractional Laplacian, in space
     gradient = signal - target
     left, right = (idct(half * dct(x, dims=1), dims=1) for x in (signal, gradient))
@@ -187,7 +187,7 @@ def test_only_an_order_below_one_closes_in_small_steps():
     """With target = signal the loss goes like D^(2 alpha): its slope brings D to zero in finite time for alpha < 1."""
     for alpha, closed in ((0.75, 7), (1.5, 0)):
         experiment = differentiated(SimulationPlan(seeds=1, alpha=alpha), every_site=False)
-        strengths = descend(experiment.chains, iterations=2000, rate=1e-4, decay=1e-3, keep=[2000])[0]
+        strengths = train(experiment.chains, iterations=2000, rate=1e-4, decay=1e-3, keep=[2000])[0]
         assert int((strengths == 0).sum()) == closed
         idle = torch.arange(SITES) != experiment.planted[0] - 1
         assert strengths[idle].max() < 0.01

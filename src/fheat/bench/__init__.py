@@ -1,1 +1,1 @@
-"""Benchmarks anybody can run: operator, training step, window and whole scan, networks side by side in one run."""
+"""Benchmarks that anybody can run: operator, training step, window and whole scan, several networks in one run."""

@@ -1,4 +1,4 @@
-"""The networks of a benchmark by name, with their gates open, closed but for the last, or retired."""
+"""The networks of a benchmark, built by name; those with gates in three states: open, one survivor, or retired."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,29 +30,30 @@ STATES: Final = ("open", "survivor", "retired")
 
 @dataclass
 class Networks:
-    """What could be built, in the order asked for, and why the rest could not."""
+    """The networks that could be built, by name and in the order asked for, and why others could not."""
 
     built: dict[str, SegmentationNetwork] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    """Networks that could not be built, each with the reason."""
 
 
 def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0) -> Networks:
-    """Build networks with fresh weights, on a device, in evaluation mode.
+    """Return networks with fresh weights, on a device, in evaluation mode.
 
-    A name is one of the registry, or one with gates and a state of them: `/open` as built, `/survivor` with all but the
-    last closed and retired, `/retired` with none left. A network whose library is missing is listed as missing; an
-    unknown name, or none that can be built, is an error.
+    A name is one of the registry. For a network with gates a state may follow: `/open` as built, `/survivor` with all
+    gates but the last closed and retired, `/retired` with all gates retired. A network whose library is not installed
+    is listed as missing. Raises `ValueError` for an unknown name, and `BadInput` where no network can be built.
     """
-    found = Networks()
+    networks = Networks()
     for name in names:
         try:
             torch.manual_seed(seed)
-            found.built[name] = _build(name, patch).to(device).eval()
+            networks.built[name] = _build(name, patch).to(device).eval()
         except BadInput as error:
-            found.missing[name] = str(error)
-    if not found.built:
-        raise BadInput(", ".join(names), "none can be built", next(iter(found.missing.values()), "name one"))
-    return found
+            networks.missing[name] = str(error)
+    if not networks.built:
+        raise BadInput(", ".join(names), "none can be built", next(iter(networks.missing.values()), "name one"))
+    return networks
 
 
 def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:

@@ -1,103 +1,23 @@
-"""What is alike for all that is measured in a run, and how lists on the command line are read."""
+"""The plan of a benchmark: what is measured, on which networks and sizes, where the options leave a choice."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-import torch
-
 from fheat.bench.networks import EVERY, SMALL
-from fheat.bench.timing import Work, interleaved
+from fheat.bench.timing import Precision
 from fheat.inference.windows import Windows
 from fheat.networks.base import checked_patch_size
-from fheat.system.progress import Progress
 
-Precision = Literal["float32", "bfloat16"]
 Triple = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Device, precision and number of turns of a benchmark.
-
-    `notes` collects what the reader of a result must know and the numbers do not say.
-    """
-
-    device: str = "cpu"
-    rounds: int = 5
-    precision: Precision = "float32"
-    seed: int = 0
-    progress: Progress | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def times(self, candidates: dict[str, Work], *, warm_up: int = 2, capture: bool = True) -> dict[str, float]:
-        """Return median milliseconds, see `interleaved`."""
-        return interleaved(
-            candidates,
-            self.rounds,
-            self.device,
-            warm_up=warm_up,
-            capture=capture,
-            progress=self.progress,
-            notes=self.notes,
-        )
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which networks run: bfloat16 where asked for, else as they are."""
-        kind = torch.device(self.device).type
-        # Without a cache of cast weights, which a captured graph could not hold.
-        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bfloat16", cache_enabled=False)
-
-    def forward(self, network: Callable[[torch.Tensor], object], x: torch.Tensor) -> Work:
-        """Return a candidate: one forward pass without gradients."""
-
-        def run() -> object:
-            with torch.no_grad(), self.autocast():
-                return network(x)
-
-        return run
-
-
-def numbers(text: str, name: str) -> tuple[int, ...]:
-    """Read `1,2,4`: whole numbers from 1 on, ascending."""
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1 or any(b <= a for a, b in pairwise(found)):
-        raise ValueError(f"{name}={text!r} is not usable: give ascending whole numbers such as 1,2,4,8")
-    return found
-
-
-def grids(text: str, name: str) -> tuple[Triple, ...]:
-    """Read `64,96,112x112x80`: cubes and boxes, at least two, ascending in voxels."""
-    found: list[Triple] = []
-    try:
-        for word in text.split(","):
-            sides = [int(side) for side in word.split("x")]
-            found.append(checked_patch_size(sides * 3 if len(sides) == 1 else sides))
-    except ValueError:
-        found = []
-    volumes = [x * y * z for x, y, z in found]
-    if len(found) < 2 or any(b <= a for a, b in pairwise(volumes)):
-        example = "two or more ascending sizes of at least 32 such as 64,96,112x112x80"
-        raise ValueError(f"{name}={text!r} is not usable: give {example}")
-    return tuple(found)
-
-
-def named(grid: tuple[int, ...]) -> str:
-    """Return `112x112x80`."""
-    return "x".join(map(str, grid))
-
-
 What = Literal["all", "operator", "step", "window", "scan"]
 Part = Literal["operator", "step", "window", "scan"]
 PARTS: tuple[Part, ...] = ("operator", "step", "window", "scan")
 
-LA: Triple = (112, 112, 80)
-QUICK: Triple = (64, 64, 48)
+LA_PATCH: Triple = (112, 112, 80)
+"""Patch of the networks for the LA dataset."""
+SMALL_PATCH: Triple = (64, 64, 48)
+"""Patch that a CPU can train on in reasonable time."""
 _ROUNDS: dict[str, dict[Part, int]] = {
     "cuda": {"operator": 20, "step": 10, "window": 20, "scan": 3},
     "cpu": {"operator": 25, "step": 5, "window": 5, "scan": 3},
@@ -107,7 +27,7 @@ _QUICK_ROUNDS: dict[Part, int] = {"operator": 9, "step": 3, "window": 3, "scan":
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of `fheat bench`, None or empty where the user left the choice; the methods below make it."""
+    """The options of `fheat bench`. The methods choose where an option is None or empty."""
 
     what: What = "all"
     device: str = "cpu"
@@ -140,7 +60,7 @@ class Plan:
 
     @property
     def quick(self) -> bool:
-        """Whether everything is asked for at once, on a processor that would take long for it."""
+        """Whether all parts are asked for at once on a CPU, which takes smaller sizes for that."""
         return self.what == "all" and self.kind == "cpu"
 
     @property
@@ -150,24 +70,24 @@ class Plan:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What is measured, in order."""
+        """Parts that are measured, in order."""
         return PARTS if self.what == "all" else (self.what,)
 
     def rounds_of(self, part: Part) -> int:
-        """Return measured turns: fewer where all is asked for."""
+        """Return the number of measured turns; it is smaller where all parts are asked for."""
         return self.rounds or (_QUICK_ROUNDS[part] if self.quick else _ROUNDS[self.kind][part])
 
     def precision_of(self, part: Part) -> Precision:
-        """Return float32, but for training on a GPU, which uses bfloat16 by default."""
+        """Return the precision: bfloat16 for training on a GPU, where that is the default, else float32."""
         return self.precision or ("bfloat16" if part == "step" and self.kind == "cuda" else "float32")
 
     def patch_of(self, part: Part) -> Triple:
-        """Return the LA patch, but on a CPU a smaller one for training and where all is asked for."""
+        """Return the patch: that of LA or, for training on a CPU and where all parts are asked for, a smaller one."""
         small = self.kind == "cpu" and (self.quick or part == "step")
-        return self.patch or (QUICK if small else LA)
+        return self.patch or (SMALL_PATCH if small else LA_PATCH)
 
     def batch_of(self, part: Part) -> int:
-        """Return labelled scans of a step, windows of a scan's forward pass, else windows."""
+        """Return the batch size: number of labelled scans in a training step, else number of windows in a pass."""
         return self.batch or {"operator": 1, "step": 2, "window": 1, "scan": 4}[part]
 
     def models_of(self, part: Part) -> tuple[str, ...]:
@@ -181,19 +101,46 @@ class Plan:
         return SMALL if self.sizes or self.batches else EVERY
 
     def channels_of(self) -> tuple[int, ...]:
-        """Return the channels of the gate that are timed beside growing windows."""
+        """Return the numbers of channels for which a gate is timed beside growing windows."""
         return self.channels or ((24, 48, 96, 192) if self.sizes else ())
 
     def scan_of(self) -> Triple:
-        """Return the size of the scan: one of LA, or one that fits a smaller patch."""
+        """Return the shape of the scan: that of one LA scan, or a smaller one that suits a smaller patch."""
         x, y, z = self.patch_of("scan")
-        return self.scan or ((192, 142, 88) if (x, y, z) == LA else (x * 3 // 2, y * 5 // 4, z * 4 // 3))
+        return self.scan or ((192, 142, 88) if (x, y, z) == LA_PATCH else (x * 3 // 2, y * 5 // 4, z * 4 // 3))
 
     def windows_of(self) -> Windows:
-        """Return window and stride: LA's test stride, or a quarter of a smaller patch."""
+        """Return window and stride: the test stride of LA, or a quarter of a smaller patch."""
         x, y, z = patch = self.patch_of("scan")
-        return Windows(patch, self.stride or ((18, 18, 4) if patch == LA else (x // 4, y // 4, z // 4)))
+        return Windows(patch, self.stride or ((18, 18, 4) if patch == LA_PATCH else (x // 4, y // 4, z // 4)))
 
     def longest_scan(self) -> float:
-        """Return the seconds beyond which a network is timed on a part of the scan."""
+        """Return the number of seconds beyond which a network is timed on a part of the scan only."""
         return 5.0 if self.quick else 15.0
+
+
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """Return the numbers in a text such as `1,2,4`: whole numbers from 1 on, ascending."""
+    try:
+        values = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or min(values) < 1 or any(b <= a for a, b in pairwise(values)):
+        raise ValueError(f"{name}={text!r} is not usable: give ascending whole numbers such as 1,2,4,8")
+    return values
+
+
+def grids(text: str, name: str) -> tuple[Triple, ...]:
+    """Return the grids in a text such as `64,96,112x112x80`: at least two, ascending in voxels; `64` is a cube."""
+    sizes: list[Triple] = []
+    try:
+        for word in text.split(","):
+            sides = [int(side) for side in word.split("x")]
+            sizes.append(checked_patch_size(sides * 3 if len(sides) == 1 else sides))
+    except ValueError:
+        sizes = []
+    volumes = [x * y * z for x, y, z in sizes]
+    if len(sizes) < 2 or any(b <= a for a, b in pairwise(volumes)):
+        example = "two or more ascending sizes of at least 32 such as 64,96,112x112x80"
+        raise ValueError(f"{name}={text!r} is not usable: give {example}")
+    return tuple(sizes)

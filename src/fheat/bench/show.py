@@ -1,4 +1,4 @@
-"""A record as tables, as one picture with a panel for each part, and as files."""
+"""The record of a benchmark for readers: tables of text, one picture with a panel for each part, and both as files."""
 
 import io
 import json
@@ -7,49 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from fheat.gates.cost import giga
-from fheat.system.errors import BadInput
-from fheat.system.files import check_folder, write_file
+from fheat.system.files import write_file
+from fheat.system.text import aligned
+
+RECORD, PICTURE = "bench.json", "bench.png"
 
 
 def tables(record: dict[str, Any]) -> str:
-    """Return the tables of a record, what could not be measured, and notes."""
+    """Return the tables of a record, the networks that are not available, the notes and the machine."""
     results = record["results"]
-    parts = [text(results[name]) for name, text in _TEXTS.items() if name in results]
+    parts = [table(results[name]) for name, table in _TABLES.items() if name in results]
     parts += [f"{name}: not available ({reason})" for name, reason in record["not_available"].items()]
     where = record["machine"]
     threads = "" if where["device"].startswith("cuda") else f", {where['threads']} thread(s): ratios only"
     return "\n".join([*parts, *record["notes"], f"{where['name']}{threads}, torch {where['torch']}"])
 
 
-def aligned(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with the first column flush left and the others flush right."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in (head, *rows)
-    ]
-    return "\n".join([title, *(f"  {line.rstrip()}" for line in lines), ""])
+def titled(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table under its title, the first column flush left and the others flush right."""
+    lines = aligned([head, *rows], right=True).split("\n")
+    return "\n".join([title, *(f"  {line}" for line in lines), ""])
 
 
-def _operator(found: dict[str, Any]) -> str:
-    methods = list(found["gates"][0]["forward"]["ratio"])
+def _table_operator(result: dict[str, Any]) -> str:
+    methods = list(result["gates"][0]["forward"]["ratio"])
     head = ["gate", "channels", "grid", "pass", f"{methods[0]} ms", *methods[1:]]
     rows = []
-    for gate in found["gates"]:
+    for gate in result["gates"]:
         first, more = gate["where"][0], len(gate["where"]) - 1
         where = f"{first} +{more}" if more else first
         for name in ("forward", "with_backward"):
             times, ratio = gate[name]["milliseconds"], gate[name]["ratio"]
             numbers = [f"{times[methods[0]]:.3f}", *(f"{ratio[method]:.2f} x" for method in methods[1:])]
             rows.append([where, str(gate["channels"]), gate["grid"], name.replace("_", " "), *numbers])
-    return aligned(f"operator: one gate, batch {found['batch']}, ratios to {methods[0]}", head, rows)
+    return titled(f"operator: one gate, batch {result['batch']}, ratios to {methods[0]}", head, rows)
 
 
-def _step(found: list[dict[str, Any]]) -> str:
+def _table_step(results: list[dict[str, Any]]) -> str:
     return "\n".join(
-        aligned(
+        titled(
             f"step: {one['method']}, batch {one['batch']}, patch {one['patch']}, {one['precision']}",
             ["network", "it/s", "ms", "ratio"],
             [
@@ -57,80 +53,80 @@ def _step(found: list[dict[str, Any]]) -> str:
                 for name, time in one["milliseconds"].items()
             ],
         )
-        for one in found
+        for one in results
     )
 
 
-def _window(found: dict[str, Any]) -> str:
+def _table_window(result: dict[str, Any]) -> str:
     rows = [
         [
             name,
-            f"{found['parameters'][name]:,}",
-            giga(found["macs"][name]),
+            f"{result['parameters'][name]:,}",
+            giga(result["macs"][name]),
             f"{time:.2f}",
-            f"{found['ratio'][name]:.2f} x",
+            f"{result['ratio'][name]:.2f} x",
         ]
-        for name, time in found["milliseconds"].items()
+        for name, time in result["milliseconds"].items()
     ]
-    title = f"window: {found['patch']}, batch {found['batch']}"
-    return aligned(title, ["network", "parameters", "G MAC", "ms", "ratio"], rows)
+    title = f"window: {result['patch']}, batch {result['batch']}"
+    return titled(title, ["network", "parameters", "G MAC", "ms", "ratio"], rows)
 
 
-def _sizes(found: dict[str, Any]) -> str:
+def _table_sizes(result: dict[str, Any]) -> str:
     rows = [
-        [name, *(f"{time:.2f}" for time in times), f"{found['exponent'][name]:.2f}"]
-        for name, times in found["milliseconds"].items()
+        [name, *(f"{time:.2f}" for time in times), f"{result['exponent'][name]:.2f}"]
+        for name, times in result["milliseconds"].items()
     ]
-    title = f"window: ms by size, batch {found['batch']}; time grows with voxels to the power p"
-    return aligned(title, ["network", *found["patches"], "p"], rows)
+    title = f"window: ms by size, batch {result['batch']}; time grows with voxels to the power p"
+    return titled(title, ["network", *result["patches"], "p"], rows)
 
 
-def _channels(found: dict[str, Any]) -> str:
-    head = ["channels", *map(str, found["channels"]), "p"]
-    row = ["ms", *(f"{time:.3f}" for time in found["milliseconds"]), f"{found['exponent']:.2f}"]
-    return aligned(
-        f"one gate on {found['grid']}, batch {found['batch']}; time grows with channels to the power p", head, [row]
+def _table_channels(result: dict[str, Any]) -> str:
+    head = ["channels", *map(str, result["channels"]), "p"]
+    row = ["ms", *(f"{time:.3f}" for time in result["milliseconds"]), f"{result['exponent']:.2f}"]
+    return titled(
+        f"one gate on {result['grid']}, batch {result['batch']}; time grows with channels to the power p", head, [row]
     )
 
 
-def _batches(found: dict[str, Any]) -> str:
-    steps = list(next(iter(found["doubling"].values())))
+def _table_batches(result: dict[str, Any]) -> str:
+    steps = list(next(iter(result["doubling"].values())))
     rows = [
-        [name, *(f"{time:.2f}" for time in times), *(f"{found['doubling'][name][step]:.2f} x" for step in steps)]
-        for name, times in found["milliseconds"].items()
+        [name, *(f"{time:.2f}" for time in times), *(f"{result['doubling'][name][step]:.2f} x" for step in steps)]
+        for name, times in result["milliseconds"].items()
     ]
-    head = ["network", *(f"batch {batch}" for batch in found["batches"]), *steps]
-    return aligned(f"window: {found['patch']}, ms by batch, and what a doubling costs", head, rows)
+    head = ["network", *(f"batch {batch}" for batch in result["batches"]), *steps]
+    return titled(f"window: {result['patch']}, ms by batch, and what a doubling costs", head, rows)
 
 
-def _scan(found: dict[str, Any]) -> str:
+def _table_scan(result: dict[str, Any]) -> str:
     rows = [
         [
             name,
             f"{seconds:.2f}",
-            f"{found['ratio'][name]:.2f} x",
-            f"scaled from {found['scaled'][name]} windows" if name in found["scaled"] else "",
+            f"{result['ratio'][name]:.2f} x",
+            f"scaled from {result['scaled'][name]} windows" if name in result["scaled"] else "",
         ]
-        for name, seconds in found["seconds"].items()
+        for name, seconds in result["seconds"].items()
     ]
-    windows = f"{found['windows']} windows {found['window']} by {found['stride']}"
-    title = f"scan: {found['shape']}, {windows}, batch {found['batch']}"
-    return aligned(title, ["network", "s", "ratio", ""], rows)
+    windows = f"{result['windows']} windows {result['window']} by {result['stride']}"
+    title = f"scan: {result['shape']}, {windows}, batch {result['batch']}"
+    return titled(title, ["network", "s", "ratio", ""], rows)
 
 
-_TEXTS: dict[str, Callable[[Any], str]] = {
-    "operator": _operator,
-    "step": _step,
-    "window": _window,
-    "sizes": _sizes,
-    "channels": _channels,
-    "batches": _batches,
-    "scan": _scan,
+_TABLES: dict[str, Callable[[Any], str]] = {
+    "operator": _table_operator,
+    "step": _table_step,
+    "window": _table_window,
+    "sizes": _table_sizes,
+    "channels": _table_channels,
+    "batches": _table_batches,
+    "scan": _table_scan,
 }
 
 
 def picture(record: dict[str, Any]) -> bytes | None:
-    """Return the PNG of a record, or None where matplotlib is missing."""
+    """Return the PNG of a record, or None where matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -138,14 +134,14 @@ def picture(record: dict[str, Any]) -> bytes | None:
         return None
     results = record["results"]
     panels: list[tuple[Callable[[Any, Any], None], Any]] = []
-    for name, found in results.items():
-        each = found if name == "step" else [found]
+    for name, result in results.items():
+        each = result if name == "step" else [result]
         panels += [(_PANELS[name], one) for one in each]
     figure = Figure(figsize=(5.6 * len(panels), 4.0), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    for index, (draw, found) in enumerate(panels, start=1):
+    for index, (draw, result) in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), index)
-        draw(axes, found)
+        draw(axes, result)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(record["machine"]["name"], fontsize=9)
     page = io.BytesIO()
@@ -157,7 +153,7 @@ def _bars(axes: Any, values: Mapping[str, float], title: str, label: str) -> Non
     names = list(values)[::-1]
     bars = axes.barh(names, [values[name] for name in names], color="tab:blue")
     axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
-    wide = max(values.values()) > 20 * min(values.values())  # short bars have no length to compare without zero
+    wide = max(values.values()) > 20 * min(values.values())  # on a linear axis the short bars would vanish
     axes.set(title=title, xlabel=label, xscale="log" if wide else "linear")
     axes.margins(x=0.15)
 
@@ -176,10 +172,10 @@ def _lines(axes: Any, sizes: Sequence[float], times: Mapping[str, Sequence[float
     axes.legend(frameon=False, fontsize=8)
 
 
-def _draw_operator(axes: Any, found: dict[str, Any]) -> None:
+def _draw_operator(axes: Any, result: dict[str, Any]) -> None:
     values = {
         f"{gate['channels']} x {gate['grid']} {name.replace('_', ' ')}": gate[name]["ratio"]["auto"]
-        for gate in found["gates"]
+        for gate in result["gates"]
         for name in ("forward", "with_backward")
     }
     names = list(values)[::-1]
@@ -189,33 +185,35 @@ def _draw_operator(axes: Any, found: dict[str, Any]) -> None:
     axes.set(title="gate: auto over plain products", xlabel="ratio")
 
 
-def _draw_step(axes: Any, found: dict[str, Any]) -> None:
-    _bars(axes, found["per_second"], f"{found['method']} step, {found['patch']}", "iterations per second")
+def _draw_step(axes: Any, result: dict[str, Any]) -> None:
+    _bars(axes, result["per_second"], f"{result['method']} step, {result['patch']}", "iterations per second")
 
 
-def _draw_window(axes: Any, found: dict[str, Any]) -> None:
-    first = next(iter(found["ratio"]))
-    _bars(axes, found["ratio"], f"one window, {found['patch']}", f"time over {first}")
+def _draw_window(axes: Any, result: dict[str, Any]) -> None:
+    first = next(iter(result["ratio"]))
+    _bars(axes, result["ratio"], f"one window, {result['patch']}", f"time over {first}")
 
 
-def _draw_sizes(axes: Any, found: dict[str, Any]) -> None:
-    times = {f"{name}, p = {found['exponent'][name]:.2f}": values for name, values in found["milliseconds"].items()}
-    millions = [voxels / 1e6 for voxels in found["voxels"]]
+def _draw_sizes(axes: Any, result: dict[str, Any]) -> None:
+    times = {f"{name}, p = {result['exponent'][name]:.2f}": values for name, values in result["milliseconds"].items()}
+    millions = [voxels / 1e6 for voxels in result["voxels"]]
     _lines(axes, millions, times, "one window: time ~ voxels^p", "million voxels")
 
 
-def _draw_channels(axes: Any, found: dict[str, Any]) -> None:
-    times = {f"gate, p = {found['exponent']:.2f}": found["milliseconds"]}
-    _lines(axes, found["channels"], times, f"one gate on {found['grid']}: time ~ channels^p", "channels")
+def _draw_channels(axes: Any, result: dict[str, Any]) -> None:
+    times = {f"gate, p = {result['exponent']:.2f}": result["milliseconds"]}
+    _lines(axes, result["channels"], times, f"one gate on {result['grid']}: time ~ channels^p", "channels")
 
 
-def _draw_batches(axes: Any, found: dict[str, Any]) -> None:
-    _lines(axes, found["batches"], found["milliseconds"], f"one forward pass, {found['patch']}", "windows in a batch")
+def _draw_batches(axes: Any, result: dict[str, Any]) -> None:
+    _lines(
+        axes, result["batches"], result["milliseconds"], f"one forward pass, {result['patch']}", "windows in a batch"
+    )
 
 
-def _draw_scan(axes: Any, found: dict[str, Any]) -> None:
-    first = next(iter(found["ratio"]))
-    _bars(axes, found["ratio"], f"one scan, {found['shape']}", f"time over {first}")
+def _draw_scan(axes: Any, result: dict[str, Any]) -> None:
+    first = next(iter(result["ratio"]))
+    _bars(axes, result["ratio"], f"one scan, {result['shape']}", f"time over {first}")
 
 
 _PANELS: dict[str, Callable[[Any, Any], None]] = {
@@ -229,22 +227,12 @@ _PANELS: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
-RECORD, PICTURE = "bench.json", "bench.png"
-
-
-def check_target(folder: Path, record: str | None = RECORD) -> None:
-    """Refuse, before anything is measured, a folder that holds a `record` already, or a file in its place."""
-    check_folder(folder)
-    if record is not None and (folder / record).exists():
-        raise BadInput(folder / record, "exists already", "choose another folder or remove it")
-
-
 def write_record(folder: Path, record: dict[str, Any]) -> list[Path]:
-    """Write the record and its picture; return what was written: without matplotlib the record alone."""
+    """Write `bench.json` and, where matplotlib is installed, `bench.png`; return the files that were written."""
     written = [folder / RECORD]
     write_file(written[0], (json.dumps(record, indent=1) + "\n").encode())
-    drawn = picture(record)
-    if drawn is not None:
+    png = picture(record)
+    if png is not None:
         written.append(folder / PICTURE)
-        write_file(written[1], drawn)
+        write_file(written[1], png)
     return written

@@ -1,4 +1,4 @@
-"""`fheat allocation MODEL`: what training decided, what retiring saves, and how a trained network works inside."""
+"""`fheat allocation MODEL`: the gates that training left open, their cost, and how a trained network works inside."""
 
 import json
 from collections.abc import Sequence
@@ -18,11 +18,19 @@ from fheat.gates.cost import cost
 from fheat.gates.table import allocation
 from fheat.inference.predictor import usable_device
 from fheat.networks.registry import spec_of
-from fheat.studies.inside.attention import NAME as MAPS
-from fheat.studies.inside.attention import Plane, PlanesByModel, map_pictures, planes_bytes, read_planes
-from fheat.studies.inside.figures import pictures
-from fheat.studies.inside.measure import Questions, analyse, check_questions
-from fheat.studies.inside.record import NAME, Analysis, ModelAnalysis, read_analysis
+from fheat.studies.inside.figures import map_pictures, pictures
+from fheat.studies.inside.measure import AnalysisOptions, analyse, blocks_to_record
+from fheat.studies.inside.record import (
+    ANALYSIS,
+    MAPS,
+    Analysis,
+    ModelAnalysis,
+    Plane,
+    PlanesByModel,
+    planes_bytes,
+    read_analysis,
+    read_planes,
+)
 from fheat.studies.survivors import markdown, survivor_row
 from fheat.system.errors import BadInput
 from fheat.system.files import check_folder, write_file
@@ -32,11 +40,11 @@ from fheat.training.runs import Saved, open_saved
 
 @dataclass(frozen=True)
 class AllocationOptions:
-    """Show, for each gate of a model, its strength D, order alpha, state and cost. Several models give a table in
-    Markdown with one row each: which gates survived, with which D and alpha, validation Dice and seed.
+    """Show strength D, order alpha, state and cost of each gate of a model. Several models give a table in Markdown
+    with one row each: the gates that survived with their D and alpha, validation Dice and seed.
 
-    With --residual and --attention the model is run over labelled scans: how much of what its bottom blocks add lies at
-    high frequencies, and how much of its attention lies inside the target, each beside what chance would give.
+    With --residual and --attention the model is run over labelled scans, to measure how much of what its bottom blocks
+    add lies at high frequencies, and how much of its attention lies inside the target, each compared with chance.
 
     Example: fheat allocation demo/model --json
 
@@ -48,28 +56,28 @@ class AllocationOptions:
     """
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")] = ()
-    """Model folders, written by fheat.save or by training, models of the zoo (see fheat models), or run folders: of a
-    run its final network, while it has none its best."""
+    """Model folders, written by fheat.save or by training, models of the zoo (see fheat models), or run folders, which
+    stand for their final network or, while there is none, for their best one."""
     patch_size: tuple[int, int, int] | None = None
-    """Grid to cost; the model's own patch if not given."""
+    """Patch size for which the cost is counted; that of the model if not given."""
     residual: bool = False
-    """Measure what the bottom blocks add, by frequency."""
+    """Measure what the bottom blocks add to their input, by frequency."""
     attention: bool = False
     """Measure how much of the attention lies inside the target."""
     data: str | None = None
-    """Dataset for both; the one it was trained on if not given, for a run folder."""
+    """Dataset with the scans for --residual and --attention; for a run folder, by default that of the run."""
     split: str = "validation"
-    """Which scans of it."""
+    """Split of the dataset whose scans are used."""
     cases: int | None = None
-    """At most so many of them."""
+    """Largest number of scans; all of the split if not given."""
     blocks: tuple[str, ...] = ()
     """Module paths for --residual, such as enc4.blocks.0.first; the blocks of the bottom stage if not given."""
     device: str | None = None
-    """cpu, cuda or cuda:1; a GPU where there is one."""
+    """Device, such as cpu, cuda or cuda:1; a GPU where there is one if not given."""
     figures: Path | None = None
-    """Folder for the figures (SVG, maps PNG), and analysis.json and attention-maps.npz to draw them again."""
+    """Folder for the figures (SVG, maps as PNG), and for analysis.json and attention-maps.npz to draw them again."""
     stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
-    """Draw the figures again from an analysis.json and what lies beside it, without network and data."""
+    """An analysis.json from which the figures are drawn again, with the maps beside it; no network and data needed."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -87,13 +95,13 @@ def run(arguments: Sequence[str]) -> None:
     every = [open_saved(name) for name in options.models]
     inside = options.residual or options.attention
     name, cases = _scans(every, options) if inside else ("", ())
-    questions = _questions(every, options) if inside else Questions()
+    measured = _analysis_options(every, options) if inside else AnalysisOptions()
     lines, result = _gates(every[0], options) if len(every) == 1 else _table(every, options)
     if not inside:
         print(json.dumps(result, indent=1) if options.json else "\n".join(lines))
         return
-    found, planes = _analysed(every, cases, questions, options)
-    analysis = Analysis(fheat=__version__, dataset=name, split=options.split, models=found)
+    results, planes = _analyse(every, cases, measured, options)
+    analysis = Analysis(fheat=__version__, dataset=name, split=options.split, models=results)
     _show([*lines, ""], result, analysis, planes, options)
 
 
@@ -126,11 +134,11 @@ def _gates(saved: Saved, options: AllocationOptions) -> tuple[list[str], dict[st
         table, counted = allocation(model, shape), cost(model, shape)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    found = f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}."
+    sentence = f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}."
     if idle := [site for site in table.open if site in table.idle]:
-        found += f" Nothing to mix on a single voxel: {', '.join(idle)}."
+        sentence += f" Nothing to mix on a single voxel: {', '.join(idle)}."
     head = [] if saved.part is None else [f"{saved.name}: the network in {saved.part}"]
-    return [*head, str(table), "", found, str(counted)], {"gates": table.to_json(), "cost": counted.to_json()}
+    return [*head, str(table), "", sentence, str(counted)], {"gates": table.to_json(), "cost": counted.to_json()}
 
 
 def _table(every: Sequence[Saved], options: AllocationOptions) -> tuple[list[str], dict[str, Any]]:
@@ -141,37 +149,42 @@ def _table(every: Sequence[Saved], options: AllocationOptions) -> tuple[list[str
     return [markdown(rows)], {"models": [row.to_json() for row in rows]}
 
 
-def _questions(every: Sequence[Saved], options: AllocationOptions) -> Questions:
-    """Return what to measure, once every model and the device are known to be able to."""
-    questions = Questions(residual=options.residual, attention=options.attention, blocks=options.blocks)
+def _analysis_options(every: Sequence[Saved], options: AllocationOptions) -> AnalysisOptions:
+    """Return what is measured, after a check that the device and every model can do it."""
+    measured = AnalysisOptions(residual=options.residual, attention=options.attention, blocks=options.blocks)
     try:
         if options.device is not None:
             usable_device(options.device)
         for saved in every:
-            check_questions(saved, questions)
+            blocks_to_record(saved, measured)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return questions
+    return measured
 
 
-def _analysed(
-    every: Sequence[Saved], cases: Sequence[Case], questions: Questions, options: AllocationOptions
+def _analyse(
+    every: Sequence[Saved], cases: Sequence[Case], measured: AnalysisOptions, options: AllocationOptions
 ) -> tuple[tuple[ModelAnalysis, ...], PlanesByModel]:
-    found, planes = [], {}
+    """Return the results of every model, and planes of its attention."""
+    results, planes = [], {}
     try:
         for place, saved in enumerate(every):
             kept: list[Plane] = []
             with progress_bar(saved.name) as show:
-                found.append(analyse(saved, cases, questions, device=options.device, keep=kept.append, progress=show))
+                result = analyse(saved, cases, measured, device=options.device, keep=kept.append, progress=show)
+            results.append(result)
             planes[place] = kept
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return tuple(found), planes
+    return tuple(results), planes
 
 
 def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tuple[Case, ...]]:
+    """Return the name of the dataset and the scans to run over."""
     folders = (
-        {options.data} if options.data else {one.record.settings.data.folder for one in every if one.record is not None}
+        {options.data}
+        if options.data
+        else {saved.record.settings.data.folder for saved in every if saved.record is not None}
     )
     if len(folders) != 1:
         raise UsageError("--data is missing: give the dataset with the scans to run over")
@@ -186,12 +199,12 @@ def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tup
 def _show(
     lines: Sequence[str], result: dict[str, Any], analysis: Analysis, planes: PlanesByModel, options: AllocationOptions
 ) -> None:
-    """Write the figures, then print the analysis after what was found before it."""
+    """Write the figures and the stored files, then print the lines and the analysis."""
     drawn = pictures(analysis)
     shown = [*lines, *(picture.caption for picture in drawn)]
-    if options.figures is not None:  # before printing: a reader that leaves must not cost the result
+    if options.figures is not None:  # before printing, so that a closed pipe does not lose the result
         paths = write_pictures(options.figures, [*drawn, *map_pictures(analysis, planes)])
-        stored = {options.figures / NAME: analysis.text().encode()}
+        stored = {options.figures / ANALYSIS: analysis.text().encode()}
         if any(planes.values()):
             stored[options.figures / MAPS] = planes_bytes(planes)
         for path, data in stored.items():

@@ -10,22 +10,24 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from fheat.bench.plan import Plan, Precision, What, grids, numbers
+from fheat.bench.plan import Plan, What, grids, numbers
 from fheat.bench.run import run_plan
-from fheat.bench.show import PICTURE, check_target, tables, write_record
+from fheat.bench.show import PICTURE, RECORD, tables, write_record
 from fheat.bench.step import METHODS
+from fheat.bench.timing import Precision
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
+from fheat.system.files import check_new_file
 from fheat.system.progress import progress_bar
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Time what this package does beside its peers, in shuffled turns of one run, and print ratios.
+    """Time this package and other networks in one run, in shuffled turns, and print ratios.
 
     WHAT is operator (the gate's transform on every grid of the networks), step (training iterations per second), window
-    (one forward pass; with --sizes, --channels or --batches how time grows), scan (from memory to mask), or all, the
-    default, which takes small sizes on a CPU. Absolute times mean something for the machine they were measured on only.
+    (one forward pass; with --sizes, --channels or --batches how its time grows), scan (from memory to mask), or all,
+    the default, which takes small sizes on a CPU. Absolute times hold for the machine they were measured on only.
 
     Example: fheat bench window --sizes 64,80,96,112,128 --out growth
     """
@@ -33,34 +35,35 @@ class Bench:
     what: Annotated[What, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = "all"
     """What to time: all, operator, step, window or scan."""
     models: str = ""
-    """Networks, separated by commas, the first the one that ratios refer to; names of fheat models, those with gates
-    also with /open, /survivor or /retired. By default every one that suits WHAT."""
+    """Networks, separated by commas; ratios refer to the first. Names are those of fheat models, with /open, /survivor
+    or /retired for a network with gates. By default every network that suits WHAT."""
     device: str | None = None
-    """cpu or cuda; cuda where there is one."""
+    """Device, cpu or cuda; a GPU where there is one if not given."""
     rounds: int | None = None
-    """Measured turns; by default 3 to 25, fewer for what takes long."""
+    """Number of measured turns; by default 3 to 25, fewer for parts that take long."""
     precision: Precision | None = None
-    """float32 or bfloat16 (autocast); float32 if not given, bfloat16 for training on a GPU."""
+    """Precision, float32 or bfloat16 (autocast); by default float32, for training on a GPU bfloat16."""
     threads: int | None = None
-    """Threads of a CPU; all if not given."""
+    """Number of CPU threads; all if not given."""
     patch: tuple[int, int, int] | None = None
-    """Window or training patch; 112x112x80, for training on a CPU smaller."""
+    """Voxels of a window or training patch; by default 112x112x80, for training on a CPU fewer."""
     batch: int | None = None
-    """Windows per forward pass, by default 1, in scans 4; or labelled scans per step and as many unlabelled ones, 2."""
+    """Number of windows in a forward pass, by default 1 and in scans 4; for step the number of labelled scans, and of
+    unlabelled ones, by default 2."""
     method: Literal["both", "cse", "supervised"] = "both"
     """Training method of step."""
     sizes: str = ""
     """Window sizes to grow through, such as 64,96,112x112x80."""
     channels: str = ""
-    """Channels of a gate to grow through, such as 24,48,96."""
+    """Numbers of channels of a gate to grow through, such as 24,48,96."""
     batches: str = ""
-    """Batches to grow through, such as 1,2,4,8."""
+    """Batch sizes to grow through, such as 1,2,4,8."""
     scan: tuple[int, int, int] | None = None
-    """Voxels of the scan; 192x142x88 with windows of 112x112x80."""
+    """Voxels of the scan; by default 192x142x88 with windows of 112x112x80."""
     stride: tuple[int, int, int] | None = None
-    """Of the sliding window; 18 18 4 with windows of 112x112x80."""
+    """Stride of the sliding window; by default 18 18 4 with windows of 112x112x80."""
     seed: int = 0
-    """Of weights and inputs."""
+    """Seed of weights and inputs."""
     out: Path | None = None
     """Folder for bench.json and bench.png; nothing is written if not given."""
     json: bool = False
@@ -71,7 +74,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Bench, "bench", arguments)
     if options.out is not None:
-        check_target(options.out)
+        check_new_file(options.out, RECORD)
     if options.threads is not None:
         if options.threads < 1:
             raise UsageError(f"threads={options.threads} is not usable: give 1 or more")
@@ -85,7 +88,7 @@ def run(arguments: Sequence[str]) -> None:
     except torch.OutOfMemoryError:
         raise UsageError("not enough memory on the GPU: give a smaller --patch, --batch or fewer --models") from None
     lines = [json.dumps(record, indent=1) if options.json else tables(record)]
-    if options.out is not None:  # before printing: a reader that leaves must not cost the result
+    if options.out is not None:  # before printing, so that a closed pipe does not lose the result
         written = write_record(options.out, record)
         if not options.json:
             lines.append(f"wrote {', '.join(map(str, written))}")
@@ -96,7 +99,7 @@ def run(arguments: Sequence[str]) -> None:
 def _device(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    from fheat.inference.predictor import usable_device  # brings the libraries that read scans
+    from fheat.inference.predictor import usable_device  # it imports the libraries that read scans
 
     return str(usable_device(name))
 

@@ -1,4 +1,4 @@
-"""`fheat data contrast DATASET`: how sharp the images are along the boundaries of regions, and which differ."""
+"""`fheat data contrast DATASET`: the image gradient along the boundaries of regions, and a test of two of them."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fheat.cli.main import UsageError
 from fheat.cli.options import given, named_values, parse
 from fheat.data.layouts import open_dataset
 from fheat.figures.picture import write_pictures
-from fheat.metrics.significance import TEST
+from fheat.metrics.statistics import TEST
 from fheat.studies.contrast import (
     BETWEEN,
     NAME,
@@ -31,7 +31,7 @@ from fheat.system.progress import progress_bar
 @dataclass(frozen=True)
 class ContrastOptions:
     """Measure the image gradient along the one-voxel boundary band of each region, in every modality and case, and
-    test whether two regions differ: paired Wilcoxon signed-rank per modality.
+    test whether two regions differ, with a paired Wilcoxon signed-rank test for each modality.
 
     Example: fheat data contrast Task01_BrainTumour --figures contrast
 
@@ -41,16 +41,16 @@ class ContrastOptions:
     dataset: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")] = None
     """Dataset folder, such as MSD Task01_BrainTumour as downloaded; intensities are taken as stored."""
     regions: tuple[str, ...] = ()
-    """Regions, as NAME=VALUE or NAME=VALUE,VALUE. By default the dataset's own where it has nested ones, else those of
+    """Regions, as NAME=VALUE or NAME=VALUE,VALUE. By default those of the dataset where they are nested, else those of
     MSD Task01: whole_tumour=1,2,3 tumour_core=2,3 enhancing_tumour=3."""
     between: tuple[str, str] | None = None
-    """The two that are compared; tumour_core and enhancing_tumour if not given."""
+    """The two regions that are compared; tumour_core and enhancing_tumour if not given."""
     cases: int | None = None
-    """At most so many cases."""
+    """Largest number of cases to read; all if not given."""
     figures: Path | None = None
-    """Folder for the figure as SVG and contrast.json with all its numbers."""
+    """Folder for the figure (SVG), and for contrast.json with all its numbers."""
     stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
-    """Draw the figure again from a contrast.json, without data."""
+    """A contrast.json from which the figure is drawn again; no data needed."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -64,17 +64,17 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(f"--between {' '.join(options.between)} compares a region with itself: name two")
     if options.figures is not None:
         check_folder(options.figures)
-    record = _measured(options) if options.stored is None else _stored(options, options.stored)
+    record = _measure(options) if options.stored is None else _read(options, options.stored)
     data = json.dumps(record.content(), indent=1)
     lines = [contrast_table(record), f"mean gradient along one-voxel boundary bands, {record.unit}; p: {TEST}."]
-    if options.figures is not None:  # before printing: a reader that leaves must not cost the result
+    if options.figures is not None:  # before printing, so that a closed pipe does not lose the result
         paths = write_pictures(options.figures, [contrast_picture(record)])
         write_file(options.figures / NAME, (data + "\n").encode())
         lines.append(f"wrote {', '.join(map(str, [*paths, options.figures / NAME]))}")
     print(data if options.json else "\n".join(lines))
 
 
-def _stored(options: ContrastOptions, path: Path) -> ContrastRecord:
+def _read(options: ContrastOptions, path: Path) -> ContrastRecord:
     if options.dataset is not None:
         raise UsageError("--from draws what is stored: leave out the dataset")
     if said := given(options, "regions", "between", "cases"):
@@ -82,7 +82,7 @@ def _stored(options: ContrastOptions, path: Path) -> ContrastRecord:
     return read_contrast(path)
 
 
-def _measured(options: ContrastOptions) -> ContrastRecord:
+def _measure(options: ContrastOptions) -> ContrastRecord:
     if options.dataset is None:
         raise UsageError("DATASET is missing: write for example 'fheat data contrast Task01_BrainTumour'")
     dataset = open_dataset(options.dataset)

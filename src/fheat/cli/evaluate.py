@@ -13,25 +13,26 @@ from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import named_values, parse
 from fheat.metrics.evaluate import METRICS
-from fheat.metrics.pairs import evaluate_files
+from fheat.metrics.files import evaluate_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.progress import progress_bar
 
-RESULTS: Final = (".json", ".csv")
-SHOWN: Final = 5
+RESULT_ENDINGS: Final = (".json", ".csv")
+MOST_REFUSALS_SHOWN: Final = 5
+"""Number of refused cases that are printed; --json and --out list all of them."""
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score masks against references, two NIfTI files or two folders matched by file name: Dice, Jaccard and surface
-    distances per case and class, and their means, each with the number of cases behind it. Cases that cannot be
-    compared are named, the others still run, and the exit code is 3.
+    """Score masks against references, two NIfTI files or two folders matched by file name. Prints Dice, Jaccard and
+    surface distances for each case and class, and their means, each with the number of cases behind it. Cases that
+    cannot be compared are named, the others are still scored, and the exit code is 3.
 
-    Given two files of results (.json or .csv) instead, test whether the second differs from the first: paired Wilcoxon
-    signed-rank per class, Holm-corrected.
+    Given two files of results (.json or .csv) instead, test whether the second differs from the first, with a paired
+    Wilcoxon signed-rank test for each class and Holm's correction.
 
     Example: fheat evaluate predictions labelsTs --out ours.json
 
@@ -39,28 +40,28 @@ class Evaluate:
     """
 
     prediction: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PRED")]
-    """Mask or folder of masks; or the first file of results."""
+    """Predicted mask or folder of masks; or the first file of results."""
     reference: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REF")]
     """Reference mask or folder; or the second file of results."""
     json: bool = False
     """Print JSON instead of a table."""
     csv: Path | None = None
-    """Also write the rows to this .csv file."""
+    """Write the rows to this .csv file as well."""
     out: Path | None = None
-    """Also write everything to this .json file."""
+    """Write everything to this .json file as well."""
     voxels: bool = False
     """Measure distances in voxels, as the semi-supervised papers do, instead of millimetres."""
     labels: tuple[str, ...] = ()
-    """Classes, as NAME=VALUE or NAME=VALUE,VALUE for a region. By default from dataset.json in the reference folder or
-    the one above, else every value other than 0 in the references."""
+    """Classes, as NAME=VALUE or NAME=VALUE,VALUE for a region. By default those of dataset.json in the reference folder
+    or the one above, else every value other than 0 in the references is a class."""
     tolerance: float = 2.0
-    """Of the surface Dice, in the unit of the distances."""
+    """Distance that counts as near in the surface Dice, in the unit of the distances."""
     only_predicted: bool = False
     """Leave out references that have no prediction, instead of refusing them."""
     workers: int | None = None
-    """Cases at a time; all cores if not given."""
+    """Number of cases that are evaluated at the same time; the number of cores if not given."""
     metrics: tuple[str, ...] = ()
-    """To compare two files of results by; dice if not given."""
+    """Metrics by which two files of results are compared; dice if not given."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -92,10 +93,10 @@ def _evaluate(options: Evaluate) -> None:
         print(table)
     for note in table.notes:
         print(f"note: {note}", file=sys.stderr)
-    for case, reason in list(table.refused.items())[:SHOWN]:
+    for case, reason in list(table.refused.items())[:MOST_REFUSALS_SHOWN]:
         print(f"refused {case}: {reason}", file=sys.stderr)
-    if len(table.refused) > SHOWN:
-        print(f"refused {len(table.refused) - SHOWN} more; --json and --out list them all", file=sys.stderr)
+    if (more := len(table.refused) - MOST_REFUSALS_SHOWN) > 0:
+        print(f"refused {more} more; --json and --out list them all", file=sys.stderr)
     if options.out is not None:
         write_file(options.out, table.to_json().encode())
     if options.csv is not None:
@@ -150,4 +151,4 @@ def _check(options: Evaluate) -> None:
 
 
 def _is_results(path: Path) -> bool:
-    return path.suffix in RESULTS and not path.is_dir()
+    return path.suffix in RESULT_ENDINGS and not path.is_dir()

@@ -1,1 +1,1 @@
-"""What one does with the gates of a network: read them, retire them, merge them, cost them, probe them, put them in."""
+"""What one does with the gates of a network: list, retire or merge them, count their cost, probe them, add them."""

@@ -1,8 +1,9 @@
-"""Count multiply-adds the way fvcore does, on torch's own counter.
+"""Cost of a network: its parameters and the multiply-adds of one forward pass, those of transforms apart.
 
-fvcore's rules: one per multiply-add of convolutions and matrix products (a transposed convolution by its input grid,
-which is its true cost), 5 per element of a group, layer or instance norm (4 without scale and shift), 2 per element of
-a batch norm in evaluation mode (1 without), nothing for the rest. A test compares the two on every network.
+Multiply-adds are counted with torch's own counter by the rules of fvcore: 1 for each multiply-add of a convolution or
+matrix product (a transposed convolution by its input grid, which is its true cost), 5 for each element of a group,
+layer or instance norm (4 without scale and shift), 2 for each element of a batch norm in evaluation mode (1 without),
+0 for all other operations. A test compares the two counters on every network.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fheat.gates.sites import Inputs, Visit, checked_inputs, device_of, listen, run_copy
+from fheat.gates.dry_run import GateCall, Inputs, device_of, example_inputs, record_calls, run_on_copy
 from fheat.ops.dct import Transform, axis_macs, transform_for
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
+from fheat.system.text import grid_name
 
 COUNTER: Final = "fvcore rules (convolutions, matrix products and norms; 1 multiply-add = 1)"
 
@@ -24,18 +26,18 @@ _aten = torch.ops.aten
 
 
 def count_macs(run: Callable[[], object]) -> int:
-    """Return the multiply-adds of everything `run` does."""
+    """Return the number of multiply-adds of everything that `run` does."""
     with FlopCounterMode(display=False, custom_mapping=_NORMS) as counter:
         run()
     return int(counter.get_total_flops()) // 2
 
 
 def parameters(model: nn.Module) -> int:
-    """Return the number of scalars in parameters, shared ones once."""
+    """Return the number of scalars in the parameters of a network; a shared parameter counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# The counter works in flops, two to a multiply-add.
+# The counter works in floating-point operations: one multiply-add is two of them.
 def _group_norm(x: torch.Size, weight: torch.Size | None, *_: Any, **__: Any) -> int:
     return 2 * x.numel() * (4 if weight is None else 5)
 
@@ -59,30 +61,34 @@ _NORMS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters and multiply-adds of one forward pass.
-
-    `macs` = `transform` + `rest`; `transform` covers the cosine transforms of **open** gates, forward and inverse, by
-    the algorithms named in `transforms`; closed gates count nothing, as after `fheat.retire`.
-    """
+    """Number of parameters, and number of multiply-adds of one forward pass: `macs` = `transform` + `rest`."""
 
     parameters: int
     macs: int
     transform: int
+    """Multiply-adds of the cosine transforms of **open** gates, forward and inverse. Closed gates count 0, as they do
+    after `fheat.retire`."""
     rest: int
+    """Multiply-adds of everything else."""
     sites: dict[str, int]
+    """Multiply-adds of the transforms, by site."""
     transforms: tuple[str, ...]
+    """Algorithms that the transforms were counted with."""
     shape: tuple[int, ...]
+    """Shape of the first input."""
     counter: str
+    """Name of the counter and of its rules."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
-        by = f" by {'/'.join(self.transforms)}" if self.transforms else ""
+        algorithms = f" by {'/'.join(self.transforms)}" if self.transforms else ""
         return (
-            f"{self.parameters:,} parameters, {giga(self.macs)} G multiply-adds on {'x'.join(map(str, self.shape))}: "
-            f"{giga(self.transform)} G in transforms{by}, {giga(self.rest)} G in the rest. Counter: {self.counter}."
+            f"{self.parameters:,} parameters, {giga(self.macs)} G multiply-adds on {grid_name(self.shape)}: "
+            f"{giga(self.transform)} G in transforms{algorithms}, {giga(self.rest)} G in the rest. "
+            f"Counter: {self.counter}."
         )
 
 
@@ -91,22 +97,22 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
 
     Args:
         model: the network; it is not changed.
-        shape: input shape (N, C, *grid), one patch for our networks; or a tuple of example inputs.
-        transform: algorithm to count the open gates with, instead of each gate's own (`product`, `split`, `fft`).
+        shape: input shape (N, C, *grid), or a tuple of example inputs. By default the input that the network states.
+        transform: algorithm (`product`, `split`, `fft`) to count the open gates with, instead of each gate's own.
     """
-    inputs = checked_inputs(model, shape)
+    inputs = example_inputs(model, shape)
     if inputs is None:
         raise ValueError(f"shape is needed: {type(model).__name__} does not say which input it is made for")
     gates = gates_of(model)
-    seen, rest = _visits_and_rest(model, inputs)
-    kind = device_of(model).type
-    sites = {site: gate_macs(gate, seen[site], kind, transform) for site, gate in gates.items()}
+    calls, rest = _calls_and_rest(model, inputs)
+    device_type = device_of(model).type
+    sites = {site: gate_macs(gate, calls[site], device_type, transform) for site, gate in gates.items()}
     used = {
-        transform_for(length, kind, transform or gate.transform)
+        transform_for(length, device_type, transform or gate.transform)
         for site, gate in gates.items()
         if not gate.closed
-        for visit in seen[site]
-        for length in visit.grid
+        for call in calls[site]
+        for length in call.grid
         if length > 1
     }
     total = sum(sites.values())
@@ -115,32 +121,35 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
 
 
 def gate_macs(
-    gate: FractionalHeat, calls: Sequence[Visit], device_type: str, transform: Transform | None = None
+    gate: FractionalHeat, calls: Sequence[GateCall], device_type: str, transform: Transform | None = None
 ) -> int:
-    """Multiply-adds of a gate's transform pairs: 2 C HWZ (H + W + Z) per call by plain products, 0 when closed."""
+    """Return the number of multiply-adds of a gate's transforms, forward and inverse, over all its calls.
+
+    By plain products a call takes 2 C HWZ (H + W + Z). A closed gate takes 0.
+    """
     if gate.closed:
         return 0
-    return round(sum(_pair_macs(visit, device_type, transform or gate.transform) for visit in calls))
+    return round(sum(_call_macs(call, device_type, transform or gate.transform) for call in calls))
 
 
 def giga(macs: int) -> str:
-    """Format as the literature prints it: three decimals below ten, two above."""
+    """Return a number of multiply-adds in units of 1e9 as papers print it: three decimals below ten, two above."""
     return f"{macs / 1e9:.3f}" if macs < 10e9 else f"{macs / 1e9:.2f}"
 
 
-def _pair_macs(visit: Visit, device_type: str, transform: Transform) -> float:
-    elements = visit.maps * torch.Size(visit.grid).numel()
-    lengths = [length for length in visit.grid if length > 1]
+def _call_macs(call: GateCall, device_type: str, transform: Transform) -> float:
+    elements = call.maps * torch.Size(call.grid).numel()
+    lengths = [length for length in call.grid if length > 1]
     return 2 * elements * sum(axis_macs(length, transform_for(length, device_type, transform)) for length in lengths)
 
 
-def _visits_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[Visit]], int]:
-    """Return what the gates see, and the multiply-adds of everything else."""
+def _calls_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int]:
+    """Return the calls of every gate in one forward pass, and the multiply-adds of everything else in it."""
 
-    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[Visit]], int]:
-        seen = listen(copied)
+    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int]:
+        calls = record_calls(copied)
         for gate in gates_of(copied).values():
             gate.bypass(alpha=1.0)
-        return seen, count_macs(lambda: copied(*inputs))
+        return calls, count_macs(lambda: copied(*inputs))
 
-    return run_copy(model, inputs, count)
+    return run_on_copy(model, inputs, count)

@@ -1,31 +1,41 @@
-"""Put gates into somebody else's network without changing what it computes."""
+"""Put gates into somebody else's network without changing what it computes: choose modules, and hook a gate to each.
+
+Modules are chosen by path, by pattern, by type or by predicate.
+"""
 
 import copy
-import math
-import re
-from collections.abc import Sequence
+import difflib
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fheat.gates.choose import Choice, Sites, choose, usual_sites
-from fheat.gates.hook import LAYOUTS, AxisOrder, GateHook, GridLengths, attach, grid_of
-from fheat.gates.sites import Inputs, checked_inputs, device_of, run_copy
+from fheat.gates.dry_run import Inputs, device_of, example_inputs, run_on_copy
+from fheat.gates.hook import AXIS_ORDERS, AxisOrder, GateHook, GridLengths, attach, gate_hooks, plan_hook
 from fheat.ops.heat import FractionalHeat
 
 Network = TypeVar("Network", bound=nn.Module)
+Rule = str | type[nn.Module] | Callable[[str, nn.Module], bool]
+"""A module path, a pattern of one (`*` within a part, `**` over parts), a type, or a predicate of path and module."""
+Sites = Rule | Sequence[Rule] | Mapping[str, GridLengths | None]
 
-# Their channels are the last axis, whatever stands before it.
-_CHANNELS_LAST = (
-    nn.Linear,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.Embedding,
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A module that was chosen to get a gate."""
+
+    path: str
+    module: nn.Module
+    grid: GridLengths | None
+    """Grid that was given for the tokens of this module."""
+    named: bool
+    """Whether the module was asked for by its path, not chosen by a rule."""
 
 
 def instrument(
@@ -47,7 +57,7 @@ def instrument(
     Identity case: `initial_strength=0`, the default, starts all gates closed. Outputs and gradients are the original's
     bit for bit, and so are those of `fheat.retire(instrument(model))`. **Zero is absorbing**: training never opens a
     closed gate. Closed gates are for `fheat.probe`, which says where opening would lower the loss; to let training
-    decide, instrument those sites with `initial_strength=0.03`, which changes the network a little.
+    decide, instrument those sites with `initial_strength=0.03`, which changes the outputs a little.
 
     Args:
         model: the network; it is not changed.
@@ -55,44 +65,59 @@ def instrument(
             `**` for any number of parts; a module type; a predicate `(path, module) -> bool`; several of these; or a
             mapping from paths or patterns to the grids their tokens lie on (None: no tokens). None takes every
             convolution with a kernel larger than one, and with `grid` every `nn.MultiheadAttention` too.
-        initial_strength: D that the gates start with.
-        dims: spatial axes of outputs. Known for the layers of `torch.nn` that end in 1d, 2d, 3d, and from `example`.
+        initial_strength: strength D that the gates start with.
+        dims: number of spatial axes of outputs. It is known for the layers of `torch.nn` whose names end in 1d, 2d or
+            3d, and from `example`.
         grid: where outputs are tokens, the grid they lie on, row by row, or a function from their number to it.
-        prefix_tokens: leading tokens, such as a class token, that pass by the gate.
+        prefix_tokens: number of leading tokens, such as a class token, that do not pass through the gate.
         layout: `channels_first` (N, C, *grid), `channels_last` (N, *grid, C), `tokens` (N, T, C) or `tokens_first`
             (T, N, C), where it is not known from the class. With a grid, tokens are assumed.
-        example: an input shape or a tuple of inputs, for one pass that shows what every module gives. One that is
-            never called or has nothing to mix is refused if its path was given, and left out if a rule chose it.
+        example: an input shape or a tuple of inputs, for one pass that shows the outputs of every module. A module that
+            is never called or has nothing to mix is refused if its path was given, and left out if a rule chose it.
         gate_options: `alpha`, `strength`, `initial_theta`, `transform` of `FractionalHeat`.
 
-    A module that is called several times, or stands at several paths, has one gate for all its calls. Of a tuple the
-    first element passes through the gate. The gate of an `nn.Sequential` sits at its last layer, and is named so.
+    A module that is called several times, or has several paths, has one gate for all its calls. Of a tuple the first
+    element passes through the gate. The gate of an `nn.Sequential` is a child of its last layer, and is named so.
     """
-    if layout is not None and layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown: use {', '.join(LAYOUTS)}")
+    if layout is not None and layout not in AXIS_ORDERS:
+        raise ValueError(f"layout={layout!r} is unknown: use {', '.join(AXIS_ORDERS)}")
     if prefix_tokens < 0:
         raise ValueError(f"prefix_tokens={prefix_tokens} is negative: give the number of leading tokens")
     if dims not in (None, 1, 2, 3):
         raise ValueError(f"dims={dims!r} is not supported: use 1, 2 or 3 spatial axes")
-    copied = _copied(model)
-    chosen = choose(copied, usual_sites(copied, attention=grid is not None) if sites is None else sites)
-    for choice, hook in _planned_hooks(copied, chosen, example, dims, grid, prefix_tokens, layout):
+    copied = _copy(model)
+    chosen = choose(copied, _usual_sites(copied, attention=grid is not None) if sites is None else sites)
+    options = {"dims": dims, "grid": grid, "prefix_tokens": prefix_tokens, "layout": layout}
+    for choice, hook in _plan_hooks(copied, chosen, example, options):
         size = {"size": hook.grid} if isinstance(hook.grid, tuple) else {}
         gate = FractionalHeat(dims=hook.dims, initial_strength=initial_strength, **(size | gate_options))
-        attach(choice.module, _placed(gate, choice.module, copied), hook)
+        attach(choice.module, _placed_beside(gate, choice.module, copied), hook)
     return copied
 
 
-def _planned_hooks(
-    model: nn.Module, chosen: list[Choice], example: Inputs | None, *how: Any
+def _copy(model: Network) -> Network:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"{type(model).__name__} cannot be copied: {reason}") from error
+
+
+def _plan_hooks(
+    model: nn.Module, chosen: list[Choice], example: Inputs | None, options: dict[str, Any]
 ) -> list[tuple[Choice, GateHook]]:
-    """Return the hook of each choice that can take a gate; raise ValueError for those asked for, or if none can."""
-    inputs = checked_inputs(model, example)
+    """Return the hook of each chosen module that can take a gate.
+
+    Raises `ValueError` for a module that was asked for by its path and cannot take one, or if none of them can.
+    """
+    inputs = example_inputs(model, example)
     outputs = None if inputs is None else _outputs(model, [choice.path for choice in chosen], inputs)
     planned, refused = [], []
     for choice in chosen:
+        returned = None if outputs is None else outputs[choice.path]
         try:
-            planned.append((choice, _planned(choice, None if outputs is None else outputs[choice.path], *how)))
+            hook = plan_hook(choice.path, choice.module, returned, own_grid=choice.grid, **options)
+            planned.append((choice, hook))
         except ValueError as reason:
             if choice.named or outputs is None:
                 raise
@@ -102,27 +127,19 @@ def _planned_hooks(
     return planned
 
 
-def _copied(model: Network) -> Network:
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:
-        reason = str(error).split("\n")[0]
-        raise ValueError(f"{type(model).__name__} cannot be copied: {reason}") from error
-
-
 def _outputs(model: nn.Module, paths: list[str], inputs: tuple[Tensor, ...]) -> dict[str, list[Any]]:
-    """Return what every call of the modules at these paths gives, tensors without values."""
+    """Return what every call of the modules at these paths returns in one forward pass, tensors without values."""
 
-    def listen(copied: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Any]]:
-        seen: dict[str, list[Any]] = {path: [] for path in paths}
-        for path, calls in seen.items():
+    def run(copied: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[Any]]:
+        outputs: dict[str, list[Any]] = {path: [] for path in paths}
+        for path, calls in outputs.items():
             copied.get_submodule(path).register_forward_hook(
                 lambda module, inputs, output, calls=calls: calls.append(_without_values(output))
             )
         copied(*inputs)
-        return seen
+        return outputs
 
-    return run_copy(model, inputs, listen)
+    return run_on_copy(model, inputs, run)
 
 
 def _without_values(output: Any) -> Any:
@@ -130,95 +147,137 @@ def _without_values(output: Any) -> Any:
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 
 
-def _planned(
-    choice: Choice,
-    seen: list[Any] | None,
-    dims: int | None,
-    grid: GridLengths | None,
-    prefix: int,
-    layout: AxisOrder | None,
-) -> GateHook:
-    """Return the hook for one site, or raise ValueError where what it gives cannot pass through a gate."""
-    path, module = choice.path, choice.module
-    if seen == []:
-        raise ValueError(f"{path!r} is never called in a forward pass on this example")
-    known = _dims_by_name(module)
-    if known is not None:
-        if choice.grid is not None:
-            raise ValueError(f"{path!r} is a {type(module).__name__} and has a grid already: give None as its grid")
-        layout, dims, grid = "channels_first", known, None
-    else:
-        grid = choice.grid if choice.grid is not None else grid
-        layout = layout or _usual_layout(module, seen, grid)
-        if layout not in ("tokens", "tokens_first"):
-            grid = None
-        elif grid is None:
-            raise ValueError(f"{path!r} gives tokens: give grid=, the grid they lie on")
-    if grid is not None and not callable(grid):
-        grid = _checked_grid(grid, path)
-        if dims not in (None, len(grid)):
-            raise ValueError(f"{path!r} has the grid {grid} and dims={dims}: leave dims out")
-    dims = len(grid) if isinstance(grid, tuple) else dims or _dims_seen(choice, seen, grid, prefix, layout)
-    hook = GateHook(path, _free_name(module), layout, dims, grid, prefix)
-    for output in seen or ():
-        cells = hook.on_grid(hook.gated_part(output)).shape[-dims:]
-        if cells.numel() == 1:
-            raise ValueError(f"{path!r} gives a grid of one cell, where there is nothing to mix")
-    return hook
-
-
-def _checked_grid(grid: Any, path: str) -> tuple[int, ...]:
-    if not isinstance(grid, Sequence) or not all(isinstance(length, int) for length in grid):
-        raise ValueError(
-            f"grid={grid!r} of {path!r} is no grid: give whole numbers, or a function from the tokens to it"
-        )
-    return grid_of(math.prod(grid), grid, path)
-
-
-def _dims_by_name(module: nn.Module) -> int | None:
-    """Return 1, 2, 3 for layers of `torch.nn` (and what is derived from them) whose names end in 1d, 2d, 3d."""
-    if isinstance(module, nn.BatchNorm1d):  # also takes (N, C), without a grid
-        return None
-    for kind in type(module).__mro__:
-        end = re.search(r"([123])d$", kind.__name__)
-        if end and kind.__module__.startswith("torch.nn.modules."):
-            return int(end[1])
-    return None
-
-
-def _usual_layout(module: nn.Module, seen: list[Any] | None, grid: GridLengths | None) -> AxisOrder:
-    if grid is not None:
-        orders = [part.batch_first for part in module.modules() if hasattr(part, "batch_first")]
-        return "tokens" if all(orders) else "tokens_first"
-    if not isinstance(module, _CHANNELS_LAST):
-        return "channels_first"
-    few_axes = seen is None or (isinstance(seen[0], Tensor) and seen[0].ndim < 4)
-    return "tokens" if few_axes else "channels_last"
-
-
-def _dims_seen(choice: Choice, seen: list[Any] | None, grid: GridLengths | None, prefix: int, layout: AxisOrder) -> int:
-    """Return the number of spatial axes an example shows, where it leaves no doubt."""
-    path, kind = choice.path, type(choice.module).__name__
-    if not seen or not isinstance(seen[0], Tensor):
-        raise ValueError(f"{path!r} is a {kind}, whose grid is not known: give dims=, grid= or example=")
-    if callable(grid):
-        tokens = seen[0].shape[0 if layout == "tokens_first" else -2] - prefix
-        return len(grid_of(tokens, grid, path))
-    if seen[0].ndim not in (4, 5):
-        raise ValueError(
-            f"{path!r} is a {kind} and gives shape {tuple(seen[0].shape)}, with or without a grid: "
-            "give grid= if these are tokens, dims= if it is a grid"
-        )
-    return seen[0].ndim - 2
-
-
-def _free_name(module: nn.Module) -> str:
-    names = ["gate", "heat_gate", *(f"heat_gate_{number}" for number in range(2, 100))]
-    return next(name for name in names if not hasattr(module, name))
-
-
-def _placed(gate: FractionalHeat, module: nn.Module, model: nn.Module) -> FractionalHeat:
-    """Put the gate where its module lies, in the mode of its module."""
+def _placed_beside(gate: FractionalHeat, module: nn.Module, model: nn.Module) -> FractionalHeat:
+    """Return the gate on the device and in the mode of its module."""
     own = next((tensor for group in (module.parameters(), module.buffers()) for tensor in group), None)
     device = device_of(model) if own is None else own.device
     return gate.to(device).train(module.training)
+
+
+def choose(model: nn.Module, sites: Sites) -> list[Choice]:
+    """Return the chosen modules in the order of `model.named_modules()`, each once.
+
+    A module with several paths is listed under the first of them. The output of an `nn.Sequential` is that of its last
+    layer, and that layer is chosen in its place. A module that cannot take a gate is left out if a rule chose it, and
+    raises `ValueError` if it was asked for by its path.
+    """
+    by_module: dict[int, Choice] = {}
+    for rule, grid in _rules(sites):
+        named = isinstance(rule, str) and not _is_pattern(rule)
+        for path, module in _matching(model, rule):
+            last = _last_layer(module)
+            reason = _obstacle(last)
+            if reason is not None and named:
+                raise ValueError(f"{path!r} {reason}")
+            if reason is None and (id(last) not in by_module or named):
+                by_module[id(last)] = Choice(path, last, grid, named)
+    places = {id(module): path for path, module in model.named_modules()}
+    order = {key: place for place, key in enumerate(places)}
+    chosen = sorted(by_module.values(), key=lambda choice: order[id(choice.module)])
+    if not chosen:
+        raise ValueError(f"sites={_shown(sites)} leaves no module of {type(model).__name__} that can take a gate")
+    return [Choice(places[id(choice.module)], choice.module, choice.grid, choice.named) for choice in chosen]
+
+
+def _usual_sites(model: nn.Module, *, attention: bool) -> Callable[[str, nn.Module], bool]:
+    """Return the rule that chooses modules where no sites are given.
+
+    It chooses the convolutions, transposed or not, whose kernel is longer than one cell on some axis and, with
+    `attention`, every `nn.MultiheadAttention`.
+    """
+
+    def usual(path: str, module: nn.Module) -> bool:
+        wide = isinstance(module, _CONVOLUTIONS) and max(module.kernel_size) > 1
+        return wide or (attention and isinstance(module, nn.MultiheadAttention))
+
+    if not any(usual(path, module) for path, module in model.named_modules()):
+        also = " and no nn.MultiheadAttention" if attention else ""
+        raise ValueError(
+            f"{type(model).__name__} has no convolution with a kernel larger than one{also}: name its sites"
+        )
+    return usual
+
+
+def _rules(sites: Any) -> list[tuple[Rule, GridLengths | None]]:
+    """Return the argument `sites` of `instrument` as a list of rules, each with the grid that was given for it."""
+    if isinstance(sites, Mapping):
+        rules = list(sites.items())
+    elif isinstance(sites, str) or callable(sites):
+        rules = [(sites, None)]
+    else:
+        rules = [(rule, None) for rule in sites] if isinstance(sites, Sequence) else [(sites, None)]
+    for rule, _ in rules:
+        if not (isinstance(rule, str) or callable(rule)):
+            raise ValueError(f"sites has {rule!r}: give module paths, patterns, module types or a predicate")
+    return rules
+
+
+def _matching(model: nn.Module, rule: Rule) -> list[tuple[str, nn.Module]]:
+    """Return the path and module of everything that a rule fits; raise `ValueError` where it fits nothing."""
+    places: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
+    if isinstance(rule, str) and not _is_pattern(rule):
+        if rule not in places:
+            raise ValueError(f"{type(model).__name__} has no module {rule!r}: {_nearest(rule, list(places))}")
+        return [(rule, places[rule])]
+    matching: list[tuple[str, nn.Module]]
+    if isinstance(rule, type):
+        matching = [(path, module) for path, module in places.items() if isinstance(module, rule)]
+    elif isinstance(rule, str):
+        parts = rule.split(".")
+        matching = [(path, module) for path, module in places.items() if path and _fits(path.split("."), parts)]
+    else:
+        matching = [(path, module) for path, module in places.items() if rule(path, module)]
+    if not matching:
+        near = f": {_nearest(rule, list(places))}" if isinstance(rule, str) else ""
+        raise ValueError(f"{type(model).__name__} has no module that fits {_shown(rule)}{near}")
+    return matching
+
+
+def _is_pattern(rule: str) -> bool:
+    return any(sign in rule for sign in "*?[")
+
+
+def _fits(path: list[str], pattern: list[str]) -> bool:
+    """Return whether the parts of a path fit those of a pattern; `**` fits any number of parts."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return _fits(path, pattern[1:]) or (bool(path) and _fits(path[1:], pattern))
+    return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _fits(path[1:], pattern[1:])
+
+
+def _last_layer(module: nn.Module) -> nn.Module:
+    """Return the layer whose output is that of an `nn.Sequential`, which itself would run a child gate as a layer."""
+    while isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and len(module):
+        module = module[-1]
+    return module
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """Return the reason why this module cannot carry a gate, or None where it can."""
+    kind = type(module).__name__
+    if type(module).__module__.startswith("torch.jit"):
+        return "is compiled by torch.jit and cannot be changed: instrument the network it was made from"
+    if isinstance(module, FractionalHeat):
+        return "is a gate already"
+    if gate_hooks(module):
+        return "has a gate already"
+    if type(module).forward is nn.Module.forward:
+        return f"is a {kind}, which is never called: name a layer inside it"
+    if isinstance(module, _CONTAINERS):
+        return f"is a {kind}, which may run whatever is added to it as a layer: name a layer inside it"
+    return None
+
+
+def _nearest(name: str, paths: list[str]) -> str:
+    """Return words that name the module paths most like a wrong one."""
+    paths = [path for path in paths if path]
+    close = difflib.get_close_matches(name, paths, n=4, cutoff=0.5)
+    if close:
+        return f"close ones are {', '.join(close)}"
+    shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
+    return f"there are {shown}" if paths else "it has no modules inside"
+
+
+def _shown(sites: Any) -> str:
+    return str(getattr(sites, "__name__", None) or repr(sites))

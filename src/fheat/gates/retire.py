@@ -1,4 +1,4 @@
-"""Compile closed gates away."""
+"""Copies of a network with fewer gates and the same outputs: closed gates retired, consecutive gates merged."""
 
 import copy
 from collections.abc import Sequence
@@ -16,20 +16,19 @@ Network = TypeVar("Network", bound=nn.Module)
 def retire(model: Network) -> Network:
     """Return a copy of any network in which every closed gate is gone from the graph.
 
-    Exact in evaluation mode: a closed gate already returns its input bit for bit, so
+    The copy is exact in evaluation mode: a closed gate already returns its input bit for bit, so
     `torch.equal(retire(model)(x), model(x))`. Retired gates have no parameters and no operations; they stay visible in
     `fheat.allocation`. Open gates are untouched. A gate whose strength is `softplus` or `exp` is never closed and so
-    never retired. A gate of `fheat.instrument` loses its hook as well, so that the network it was put into is back.
+    never retired. A gate of `fheat.instrument` loses its hook as well, which restores the network it was put into.
 
-    One thing a `forward` of your own must not do is write in place into the output of a gate (`gate(x).add_(1)`): a
-    retired gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are taken
-    care of.
+    A `forward` of your own must not write in place into the output of a gate (`gate(x).add_(1)`), because a retired
+    gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are handled.
     """
     copied = copy.deepcopy(model)
     for gate in gates_of(copied).values():
         if gate.closed:
             alpha = gate.alpha.item()
-            if detach(copied, gate):  # the network ran without it before, in-place layers and all
+            if detach(copied, gate):  # the network ran without this gate before, in-place layers included
                 gate.bypass(alpha)
             else:
                 take_out(copied, gate, alpha)
@@ -41,8 +40,8 @@ def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> Frac
 
         T_tau1 T_tau2 = T_(tau1 + tau2),    D = (sum_i D_i^alpha)^(1/alpha)
 
-    Closed gates add nothing and may have any alpha; the alphas of open gates must agree to `tolerance`. Identity case:
-    if all are closed, so is the result.
+    Closed gates add nothing and may have any alpha; the alphas of open gates must agree within `tolerance`. Identity
+    case: if all gates are closed, so is the result.
     """
     reason = _obstacle(gates, tolerance)
     if reason is not None:
@@ -62,18 +61,18 @@ def merge(model: Network, *, tolerance: float = 1e-6) -> Network:
     """Return a copy in which gates that follow each other directly in an `nn.Sequential` are one gate.
 
     The merged gate takes the place of the first, `nn.Identity` the places of the others, so paths and indices stay.
-    Only containers that run their layers in order are touched; gates of FHEAT-Seg are separated by normalisation and
-    products and are left alone, and so are runs whose open gates differ in alpha.
+    Only containers that run their layers in order are changed. Gates of FHEAT-Seg are separated by normalisation and
+    products and stay as they are, and so do consecutive gates whose open ones differ in alpha.
     """
     copied = copy.deepcopy(model)
     for container in copied.modules():
         if isinstance(container, nn.Sequential) and type(container).forward is nn.Sequential.forward:
-            _merge_runs(container, tolerance)
+            _merge_consecutive(container, tolerance)
     return copied
 
 
-def _merge_runs(layers: nn.Sequential, tolerance: float) -> None:
-    first = 0  # where the current run of gates starts
+def _merge_consecutive(layers: nn.Sequential, tolerance: float) -> None:
+    first = 0  # where the current sequence of gates starts
     for place in range(1, len(layers)):
         pair = [gate for gate in (layers[first], layers[place]) if isinstance(gate, FractionalHeat)]
         if len(pair) == 2 and _obstacle(pair, tolerance) is None:
@@ -84,7 +83,7 @@ def _merge_runs(layers: nn.Sequential, tolerance: float) -> None:
 
 
 def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
-    """Say why these gates do not compose, or None."""
+    """Return the reason why these gates cannot be composed, or None where they can."""
     if not gates:
         return "gates is empty: give at least one FractionalHeat"
     grids = {(gate.dims, gate.size) for gate in gates}

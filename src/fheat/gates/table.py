@@ -1,4 +1,4 @@
-"""The allocation: where training left global mixing, site by site, as a table that prints and exports."""
+"""The allocation: where training left global mixing, gate by gate, as a table that prints and exports."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -7,27 +7,28 @@ from typing import Any, Literal, Protocol, TypeVar
 from torch import nn
 
 from fheat.gates.cost import gate_macs
-from fheat.gates.sites import Inputs, Visit, checked_inputs, device_of, visits
+from fheat.gates.dry_run import GateCall, Inputs, device_of, example_inputs, gate_calls
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
+from fheat.system.text import aligned, grid_name
 
 State = Literal["open", "closed", "retired"]
 """`open`, `closed` (D = 0, still in the graph) or `retired` (gone from the graph)."""
 
 
-class _Sited(Protocol):
+class _HasSite(Protocol):
     @property
     def site(self) -> str: ...
 
 
-RowKind = TypeVar("RowKind", bound=_Sited)
+RowKind = TypeVar("RowKind", bound=_HasSite)
 
 
 class Rows(Sequence[RowKind]):
-    """The gates of a network in order, each a frozen dataclass with a `site`."""
+    """A table with one row for each gate of a network, in order; each row is a frozen dataclass with a `site`."""
 
     head: tuple[str, ...]
-    """Of the columns that are printed."""
+    """Titles of the columns that are printed."""
 
     def __init__(self, rows: Sequence[RowKind]) -> None:
         self.rows = tuple(rows)
@@ -39,7 +40,7 @@ class Rows(Sequence[RowKind]):
         return iter(self.rows)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the row at a position, or of a site."""
+        """Return the row at a position or, for a text, the row of that site."""
         if not isinstance(key, str):
             return self.rows[key]
         for row in self.rows:
@@ -52,23 +53,21 @@ class Rows(Sequence[RowKind]):
         return [asdict(row) for row in self.rows]  # type: ignore[call-overload]
 
     def __str__(self) -> str:
-        lines = [self.head, *(self.cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
-        return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return aligned([self.head, *(self.cells(row) for row in self.rows)])
 
     def cells(self, row: RowKind) -> tuple[str, ...]:
-        """Return a row as it is printed, one text for each of `head`."""
+        """Return the cells of a row as they are printed, one for each title in `head`."""
         raise NotImplementedError
 
 
 def state_of(gate: FractionalHeat) -> State:
-    """Return what training has left of a gate. Reads its strength from the device."""
+    """Return the state that training left a gate in. Reads its strength from the device."""
     return "retired" if gate.retired else "closed" if gate.closed else "open"
 
 
 @dataclass(frozen=True)
 class GateRow:
-    """One gate: where it sits, what it sees, what training made of it, what it costs per forward pass."""
+    """One gate: its site, the grid and channels of its input, its parameters, its state and its cost."""
 
     site: str
     grid: tuple[int, ...] | None
@@ -79,6 +78,7 @@ class GateRow:
     state: State
     retired: bool
     macs: int | None
+    """Number of multiply-adds in one forward pass."""
 
 
 class Allocation(Rows[GateRow]):
@@ -88,37 +88,44 @@ class Allocation(Rows[GateRow]):
 
     @property
     def open(self) -> list[str]:
-        """Sites that still mix."""
+        """Sites of the open gates."""
         return [row.site for row in self.rows if row.state == "open"]
 
     @property
     def idle(self) -> list[str]:
-        """Sites that see a single voxel: open or closed, they have nothing to mix."""
+        """Sites whose grid is a single voxel: open or closed, their gates have nothing to mix."""
         return [row.site for row in self.rows if row.grid is not None and all(length == 1 for length in row.grid)]
 
     def cells(self, row: GateRow) -> tuple[str, ...]:
-        """Return a row as it is printed; what depends on an unknown input is a question mark."""
-        grid = "?" if row.grid is None else "x".join(map(str, row.grid))
+        """Return the cells of a row as they are printed; a value that depends on an unknown input is `?`."""
+        grid = "?" if row.grid is None else grid_name(row.grid)
         channels = "?" if row.channels is None else str(row.channels)
         macs = "?" if row.macs is None else f"{row.macs:,}"
         return row.site, grid, channels, f"{row.D:.4f}", f"{row.alpha:.4f}", f"{row.tau:.4f}", row.state, macs
 
 
 def allocation(model: nn.Module, shape: Inputs | None = None) -> Allocation:
-    """Read the gates of any network.
+    """Return the table of the gates of any network.
 
-    Grid, channels and multiply-adds depend on the input; they are None where neither `shape` is given, (N, C, *grid)
-    or a tuple of example inputs, nor the network says what it is made for. A gate never called has no grid either.
+    Args:
+        model: the network; it is not changed.
+        shape: input shape (N, C, *grid), or a tuple of example inputs. By default the input that the network states.
+
+    Grid, channels and multiply-adds depend on the input and are None where no input is known. A gate that is never
+    called has no grid either.
     """
-    inputs = checked_inputs(model, shape)
-    seen = None if inputs is None else visits(model, inputs)
-    kind = device_of(model).type
+    inputs = example_inputs(model, shape)
+    calls = None if inputs is None else gate_calls(model, inputs)
+    device_type = device_of(model).type
     return Allocation(
-        [_row(site, gate, None if seen is None else seen[site], kind) for site, gate in gates_of(model).items()]
+        [
+            _row(site, gate, None if calls is None else calls[site], device_type)
+            for site, gate in gates_of(model).items()
+        ]
     )
 
 
-def _row(site: str, gate: FractionalHeat, calls: list[Visit] | None, device_type: str) -> GateRow:
+def _row(site: str, gate: FractionalHeat, calls: list[GateCall] | None, device_type: str) -> GateRow:
     gate.check_parameters()
     return GateRow(
         site=site,

@@ -1,1 +1,1 @@
-"""How good a mask is: overlap, surface distances, tables over cases, significance of differences."""
+"""How good a mask is: overlap and surface distances, tables of scores over cases, significance of differences."""

@@ -1,4 +1,4 @@
-"""All metrics of one pair of masks, with the cases in which some are not defined."""
+"""All metrics of one pair of masks, or of two label maps class by class; some are not defined where a mask is empty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,23 +7,24 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fheat.metrics.overlap import Mask, dice, jaccard
-from fheat.metrics.surface import surface_distances
+from fheat.metrics.masks import Mask, dice, jaccard, surface_distances
 
-MaskCase = Literal["both", "missed", "spurious", "both_empty"]
+PairKind = Literal["both", "missed", "spurious", "both_empty"]
+"""Which masks of a pair have voxels: both; the reference alone, `missed`; the prediction alone, `spurious`; none."""
 Unit = Literal["mm", "voxels"]
+"""Unit of distances and of the tolerance of the surface Dice."""
 
 METRICS: Final = ("dice", "jaccard", "hd95", "hd95_max", "asd", "assd", "surface_dice")
 NEEDS_SURFACES: Final = METRICS[2:]
-"""Not defined where a mask is empty, and dependent on the unit."""
+"""Metrics that are not defined where a mask is empty, and that depend on the unit."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one mask. Distances are None where a mask is empty: there is no surface to measure from.
+    """Metrics of one pair of masks. Distances are None where a mask is empty: there is no surface to measure from.
 
-    `case`: `both` have voxels; `missed`, the prediction is empty; `spurious`, the reference is; `both_empty`. Overlap
-    is 0 in the two middle cases and 1 in the last.
+    `case` is `both` where both masks have voxels, `missed` where the prediction is empty, `spurious` where the
+    reference is, and `both_empty`. Overlap is 0 for `missed` and `spurious`, and 1 for `both_empty`.
     """
 
     dice: float
@@ -33,7 +34,7 @@ class Scores:
     asd: float | None
     assd: float | None
     surface_dice: float | None
-    case: MaskCase
+    case: PairKind
     unit: Unit
 
     def __getitem__(self, name: str) -> Any:
@@ -43,7 +44,7 @@ class Scores:
         return getattr(self, name)
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names, so that `dict(scores)` works."""
+        """Return the names of all fields, so that `dict(scores)` works."""
         return tuple(self.__dataclass_fields__)
 
 
@@ -53,13 +54,13 @@ def evaluate(
     """Compare two binary masks.
 
     Args:
-        prediction: boolean, or numbers of which non-zero means inside; any number of axes.
-        reference: of the same shape.
-        spacing: millimetres between voxel centres per axis; distances are in voxels without it.
-        tolerance: of the surface Dice, in the unit of the distances.
+        prediction: mask of booleans, or of numbers of which non-zero means inside; any number of axes.
+        reference: mask of the same shape.
+        spacing: millimetres between voxel centres along each axis; without it distances are in voxels.
+        tolerance: distance that counts as near in the surface Dice, in the unit of the distances.
 
-    `hd95` is pooled and `asd` one-directional, as medpy computes them and the papers print them; `hd95_max` and `assd`
-    are the symmetric readings. See `fheat.metrics.surface`.
+    `hd95` pools both directions and `asd` has one, as medpy computes them and the papers print them; `hd95_max` and
+    `assd` are the symmetric definitions. See `fheat.metrics.masks`.
     """
     predicted, true = _mask("prediction", prediction), _mask("reference", reference)
     if predicted.shape != true.shape:
@@ -69,14 +70,14 @@ def evaluate(
     steps = _checked_spacing(spacing, predicted.ndim)
     if not tolerance >= 0:
         raise ValueError(f"tolerance={tolerance!r} is not a distance: use a number >= 0")
-    case = _case(bool(predicted.any()), bool(true.any()))
+    kind = _pair_kind(bool(predicted.any()), bool(true.any()))
     unit: Unit = "voxels" if spacing is None else "mm"
     overlap = dice(predicted, true), jaccard(predicted, true)
-    if case != "both":
-        return Scores(*overlap, None, None, None, None, None, case, unit)
-    found = surface_distances(predicted, true, steps)
-    near = found.surface_dice(tolerance)
-    return Scores(*overlap, found.hd95, found.hd95_max, found.asd, found.assd, near, case, unit)
+    if kind != "both":
+        return Scores(*overlap, None, None, None, None, None, kind, unit)
+    distances = surface_distances(predicted, true, steps)
+    near = distances.surface_dice(tolerance)
+    return Scores(*overlap, distances.hd95, distances.hd95_max, distances.asd, distances.assd, near, kind, unit)
 
 
 def evaluate_labels(
@@ -90,13 +91,14 @@ def evaluate_labels(
     """Compare two label maps class by class, in the order of `labels`.
 
     Args:
-        prediction: whole numbers, in any type; any number of axes.
-        reference: of the same shape.
-        labels: name to the values that belong to it; several values make a region, such as whole tumour (1, 2, 3).
+        prediction: label map of whole numbers, in any type; any number of axes.
+        reference: label map of the same shape.
+        labels: name of each class and its label values; several values make a region, such as whole tumour (1, 2, 3).
         spacing: as in `evaluate`.
         tolerance: as in `evaluate`.
 
-    Values that belong to no class are background. With one class of one value this is `evaluate` on `map == value`.
+    Values that belong to no class are background. For a class of one value the result is that of `evaluate` on the
+    masks `map == value`.
     """
     if not labels:
         raise ValueError("labels is empty: name at least one class")
@@ -111,7 +113,7 @@ def evaluate_labels(
 
 
 def first_fraction(values: NDArray[Any]) -> float | None:
-    """Return the first value that is not a whole number, or None: such an array is no label map."""
+    """Return the first value that is not a whole number, which no label map may hold, or None."""
     if values.dtype.kind != "f":
         return None
     broken = values[~(np.isfinite(values) & (values == np.round(values)))]
@@ -148,7 +150,7 @@ def _checked_spacing(spacing: Sequence[float] | None, ndim: int) -> tuple[float,
     return steps
 
 
-def _case(predicted: bool, true: bool) -> MaskCase:
+def _pair_kind(predicted: bool, true: bool) -> PairKind:
     if predicted and true:
         return "both"
     if true:

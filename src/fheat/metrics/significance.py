@@ -1,56 +1,58 @@
-"""Whether two methods differ: paired Wilcoxon signed-rank tests over the cases both were scored on."""
+"""Comparison of two tables of scores: a paired Wilcoxon signed-rank test for each metric and class.
+
+The pairs are the cases that both tables have and in which the metric is defined for both.
+"""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from scipy.stats import wilcoxon
-
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES
-from fheat.metrics.formatting import aligned, number, printable
-from fheat.metrics.table import Table
+from fheat.metrics.statistics import TEST, holm, mean, signed_rank
+from fheat.metrics.table import Table, number
+from fheat.system.text import aligned, printable
 
-TEST: Final = (
-    "two-sided Wilcoxon signed-rank on second - first; pairs without a difference are left out of the ranks "
-    "(zero_method='wilcox'); exact up to 50 pairs without ties and 13 with, else normal approximation; Holm over all p"
-)
 LEVEL: Final = 0.05
+"""Level of significance that remarks on few pairs refer to."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """One metric of one class. `p` is None where no pair is left, and 1 where no pair differs."""
+    """The test of one metric of one class."""
 
     label: str
+    """Name of the class."""
     metric: str
     n: int
-    """Pairs: cases scored by both in which the metric is defined."""
+    """Number of pairs: cases in both tables in which the metric is defined for both."""
     zeros: int
-    """Pairs without a difference."""
+    """Number of pairs without a difference."""
     first: float | None
-    """Mean over the n pairs."""
+    """Mean over the n pairs in the first table."""
     second: float | None
+    """Mean over the n pairs in the second table."""
     difference: float | None
     """Mean of second - first."""
     p: float | None
+    """p of the test: None where there is no pair, 1 where no pair differs."""
     smallest_p: float
-    """The least p that as many pairs can give, all changed in one direction: 2 / 2^(n - zeros)."""
+    """Smallest p that this number of pairs can give, all changed in one direction: 2 / 2^(n - zeros)."""
     dropped: Mapping[str, str]
-    """Common cases that are no pair, and why."""
+    """Cases of both tables that are no pair, each with the reason."""
     p_holm: float | None = None
     """p corrected for the number of tests in the comparison."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two tables over their common cases, one test per metric and class."""
+    """Two tables compared over their common cases, with one test for each metric and class."""
 
     tests: tuple[Paired, ...]
     only_first: tuple[str, ...]
     """Cases that the second table does not have."""
     only_second: tuple[str, ...]
+    """Cases that the first table does not have."""
     names: tuple[str, str] = field(default=("first", "second"))
 
     def to_json(self) -> str:
@@ -77,12 +79,12 @@ def compare(
 
     Args:
         a: the first table.
-        b: the second; a positive difference of Dice means that it is better.
-        metric: one name or several; Holm's correction spans all of them and all classes.
-        names: what to call the two in print.
+        b: the second table; a positive difference of Dice means that it is better.
+        metric: one metric or several; Holm's correction spans all of them and all classes.
+        names: names of the two tables in print.
 
-    However few the pairs, p is given, with the smallest p they can reach: below 6 differing pairs that is above 0.05.
-    A class that only one table has is a test without pairs. A table against itself has p = 1 throughout.
+    However few the pairs are, p is given, with the smallest p they can reach: below 6 differing pairs that is above
+    0.05. A class that only one table has gives a test without pairs. A table compared with itself has p = 1 everywhere.
     """
     metrics = (metric,) if isinstance(metric, str) else tuple(dict.fromkeys(metric))
     _check(a, b, metrics)
@@ -100,21 +102,6 @@ def compare(
         only_second=tuple(case for case in b.cases if case not in set(a.cases)),
         names=names or ("first", "second"),
     )
-
-
-def signed_rank(changes: Sequence[float]) -> float | None:
-    """Return p of the test in `TEST` for paired differences: None where there is no pair, 1 where no pair differs."""
-    moved = [change for change in changes if change != 0]
-    return None if not changes else float(wilcoxon(moved).pvalue) if moved else 1.0
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Correct p values for their number, in the order given; one alone stays as it is."""
-    corrected, largest = [0.0] * len(values), 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
-        corrected[place] = largest
-    return corrected
 
 
 def _check(a: Table, b: Table, metrics: Sequence[str]) -> None:
@@ -145,12 +132,12 @@ def _paired(a: Table, b: Table, common: Sequence[str], label: str, metric: str) 
         else:
             pairs.append(values)
     n = len(pairs)
-    changes = [after - before for before, after in pairs]
-    moved = [change for change in changes if change != 0]
-    means = [math.fsum(column) / n for column in (*zip(*pairs, strict=True), changes)] if n else [None, None, None]
-    p = signed_rank(changes)
-    smallest = min(1.0, 2.0 ** (1 - len(moved)))
-    return Paired(label, metric, n, n - len(moved), means[0], means[1], means[2], p, smallest, dropped)
+    differences = [after - before for before, after in pairs]
+    zeros = differences.count(0)
+    means = [mean(column) for column in (*zip(*pairs, strict=True), differences)] if n else [None, None, None]
+    p = signed_rank(differences)
+    smallest = min(1.0, 2.0 ** (1 - (n - zeros)))
+    return Paired(label, metric, n, zeros, means[0], means[1], means[2], p, smallest, dropped)
 
 
 def _with_holm(tests: Sequence[Paired]) -> tuple[Paired, ...]:
@@ -159,7 +146,7 @@ def _with_holm(tests: Sequence[Paired]) -> tuple[Paired, ...]:
 
 
 def _cells(test: Paired) -> list[str]:
-    change = "-" if test.difference is None else f"{test.difference:+.4f}"
+    difference = "-" if test.difference is None else f"{test.difference:+.4f}"
     p, corrected = ("-" if value is None else f"{value:.3g}" for value in (test.p, test.p_holm))
     return [
         printable(test.label),
@@ -167,7 +154,7 @@ def _cells(test: Paired) -> list[str]:
         str(test.n),
         number(test.first),
         number(test.second),
-        change,
+        difference,
         p,
         corrected,
     ]
@@ -179,6 +166,8 @@ def _remarks(test: Paired) -> list[str]:
         reasons = ", ".join(f"{printable(case)} ({reason})" for case, reason in test.dropped.items())
         remarks.append(f"{name}: {len(test.dropped)} of {test.n + len(test.dropped)} common cases dropped: {reasons}")
     if test.n and test.smallest_p > LEVEL:
-        moved = test.n - test.zeros
-        remarks.append(f"{name}: {moved} differing pairs cannot give a p below {test.smallest_p:g}; {LEVEL} takes 6")
+        differing = test.n - test.zeros
+        remarks.append(
+            f"{name}: {differing} differing pairs cannot give a p below {test.smallest_p:g}; {LEVEL} takes 6"
+        )
     return remarks

@@ -1,7 +1,7 @@
-"""Metrics over many cases: one row per case and class, and a summary that says how many cases are behind each number.
+"""Scores of many cases: one row per case and class, and a summary that says how many cases are behind each mean.
 
-Distances do not exist where a mask is empty. Such cases are never averaged as 0 nor left out in silence: every mean
-stands beside its n, and every class beside its counts of empty masks.
+Distances do not exist where a mask is empty. Such cases are neither averaged as 0 nor left out silently: every mean is
+given with its n, and every class with the number of cases that have empty masks.
 """
 
 import csv
@@ -13,21 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, get_args
 
-from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, MaskCase, Scores, Unit
-from fheat.metrics.formatting import Mean, aligned, moments, number, printable
+from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, PairKind, Scores, Unit
+from fheat.metrics.statistics import Moments, moments
 from fheat.metrics.table_format import COLUMNS, DEFINITIONS, FORMAT, Line, csv_lines, json_file
 from fheat.system.errors import BadInput
+from fheat.system.text import aligned, printable
 
-KINDS: Final[tuple[MaskCase, ...]] = get_args(MaskCase)
-_EVALUATE_AGAIN: Final = "write it again with fheat evaluate"
+KINDS: Final[tuple[PairKind, ...]] = get_args(PairKind)
+_REMEDY: Final = "write it again with fheat evaluate"
 
 
 @dataclass(frozen=True)
-class CaseRow:
-    """One class of one case."""
+class ScoreRow:
+    """The scores of one class in one case."""
 
     case: str
     label: str
+    """Name of the class."""
     scores: Scores
 
     def __post_init__(self) -> None:
@@ -42,33 +44,39 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """One class over all cases: how many, how many of each kind, and every metric."""
+    """One class over all cases."""
 
     cases: int
-    kinds: Mapping[MaskCase, int]
-    metrics: Mapping[str, Mean]
+    """Number of cases."""
+    kinds: Mapping[PairKind, int]
+    """Number of cases of each kind."""
+    metrics: Mapping[str, Moments]
+    """Mean and standard deviation of each metric over the cases in which it is defined."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Scores of many cases, all in one unit; printable, written to JSON and CSV and read back exactly.
+    """Scores of many cases in one unit; it prints, and it is written to JSON and CSV and read back exactly.
 
-    CSV holds the rows and the tolerance; JSON also what was compared, what was refused and why, and the definitions.
+    CSV holds the rows, the unit and the tolerance. JSON also holds the sources, the refused cases with reasons, the
+    notes and the definitions of the metrics.
     """
 
-    rows: tuple[CaseRow, ...]
+    rows: tuple[ScoreRow, ...]
     unit: Unit
-    """Of every distance and of the tolerance."""
+    """Unit of every distance and of the tolerance."""
     tolerance: float = 2.0
-    """Of the surface Dice."""
+    """Distance that counts as near in the surface Dice."""
     prediction: str = ""
-    """Where the masks came from, as the user named it."""
+    """File or folder of the predictions, as the user named it."""
     reference: str = ""
+    """File or folder of the references, as the user named it."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """MaskCase to the reason why it is not among the rows."""
+    """Cases that are not among the rows, each with the reason."""
     notes: tuple[str, ...] = ()
-    """What else was noticed, such as predictions without a reference."""
+    """Remarks for the reader, such as predictions without a reference."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the programs that computed the scores."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -95,7 +103,7 @@ class Table:
         return {row.case: row.scores for row in self.rows if row.label == label}
 
     def summary(self) -> dict[str, Summary]:
-        """Return for every class its cases, their kinds, and mean, SD and n of each metric."""
+        """Return the summary of every class, by its name."""
         return {label: _summary(list(self.scores(label).values())) for label in self.labels}
 
     def to_json(self) -> str:
@@ -109,7 +117,7 @@ class Table:
             "tolerance": self.tolerance,
             "definitions": DEFINITIONS,
             "rows": [_line(row) for row in self.rows],
-            "summary": {label: _summary_data(found) for label, found in self.summary().items()},
+            "summary": {label: _summary_data(summary) for label, summary in self.summary().items()},
             "refused": dict(self.refused),
             "notes": list(self.notes),
         }
@@ -117,7 +125,7 @@ class Table:
 
     @classmethod
     def from_json(cls, text: str, path: str | Path = "JSON") -> Self:
-        """Read `to_json`; the summary is computed anew. Raises `BadInput` naming `path` and the field."""
+        """Return the table that `to_json` wrote; its summary is computed anew. Raises `BadInput` naming the field."""
         try:
             stored = json_file(text)
             rows = tuple(_row(line, stored.unit) for line in stored.rows)
@@ -132,7 +140,7 @@ class Table:
                 stored.versions,
             )
         except ValueError as error:
-            raise BadInput(path, str(error), _EVALUATE_AGAIN) from None
+            raise BadInput(path, str(error), _REMEDY) from None
 
     def to_csv(self) -> str:
         """Return the rows as CSV text; undefined distances are empty cells."""
@@ -145,7 +153,7 @@ class Table:
 
     @classmethod
     def from_csv(cls, text: str, path: str | Path = "CSV") -> Self:
-        """Read `to_csv`. Raises `BadInput` naming `path`, the row and the column."""
+        """Return the table that `to_csv` wrote. Raises `BadInput` naming the row and the column."""
         try:
             lines = csv_lines(text)
             if not lines:
@@ -155,15 +163,15 @@ class Table:
                 raise ValueError(f"column tolerance holds {tolerances[0]} and {tolerances[1]}: it must be one number")
             return cls(tuple(_row(line, line.unit) for line in lines), lines[0].unit, tolerances[0])
         except ValueError as error:
-            raise BadInput(path, str(error), _EVALUATE_AGAIN) from None
+            raise BadInput(path, str(error), _REMEDY) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read a `.json` or `.csv` file."""
+        """Return the table in a `.json` or `.csv` file."""
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise BadInput(path, f"is not text ({error.reason} at byte {error.start})", _EVALUATE_AGAIN) from None
+            raise BadInput(path, f"is not text ({error.reason} at byte {error.start})", _REMEDY) from None
         except OSError as error:
             raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
         return cls.from_csv(text, path) if Path(path).suffix == ".csv" else cls.from_json(text, path)
@@ -172,26 +180,31 @@ class Table:
         heads = [f"{name} {self.unit}" if name in NEEDS_SURFACES[:-1] else name for name in METRICS]
         rows = [[printable(row.case), printable(row.label), *_cells(row.scores), row.scores.case] for row in self.rows]
         body = [["case", "class", *heads, "kind"], *rows]
-        found = self.summary()
-        totals, below = [["class", "", *heads]], []
-        for name, summary in ((printable(label), summary) for label, summary in found.items()):
-            means = summary.metrics.values()
-            totals.append([name, "mean", *(number(mean.mean) for mean in means)])
-            totals.append(["", "SD", *(number(mean.sd) for mean in means)])
-            totals.append(["", "n", *(f"{mean.n} of {summary.cases}" for mean in means)])
-            below.append(f"{name}: {_counts(summary)}")
-        dice = f"surface_dice is within {self.tolerance:g} {self.unit}; SD has ddof = 1."
-        return "\n".join([aligned(body), "", aligned(totals), "", *below, dice])
+        totals, counts = [["class", "", *heads]], []
+        for name, summary in ((printable(label), summary) for label, summary in self.summary().items()):
+            columns = summary.metrics.values()
+            totals.append([name, "mean", *(number(column.mean) for column in columns)])
+            totals.append(["", "SD", *(number(column.sd) for column in columns)])
+            totals.append(["", "n", *(f"{column.n} of {summary.cases}" for column in columns)])
+            counts.append(f"{name}: {_counts(summary)}")
+        footnote = f"surface_dice is within {self.tolerance:g} {self.unit}; SD has ddof = 1."
+        return "\n".join([aligned(body), "", aligned(totals), "", *counts, footnote])
+
+
+def number(value: float | None) -> str:
+    """Return a metric with four decimals, or `-` where it is not defined."""
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _summary(scores: Sequence[Scores]) -> Summary:
-    kinds = Counter(found.case for found in scores)
-    columns = {name: [found[name] for found in scores if found[name] is not None] for name in METRICS}
+    kinds = Counter(each.case for each in scores)
+    columns = {name: [each[name] for each in scores if each[name] is not None] for name in METRICS}
     means = {name: moments(values) for name, values in columns.items()}
     return Summary(len(scores), {kind: kinds[kind] for kind in KINDS}, means)
 
 
 def _counts(summary: Summary) -> str:
+    """Return a sentence with the number of cases of each kind, and with how many have no distances."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in summary.kinds.items())
     text = f"{summary.cases} {'case' if summary.cases == 1 else 'cases'}: {kinds}."
     defined = summary.metrics["hd95"].n
@@ -206,15 +219,15 @@ def _cells(scores: Scores) -> list[str]:
 
 
 def _summary_data(summary: Summary) -> dict[str, Any]:
-    means = {name: vars(mean) for name, mean in summary.metrics.items()}
-    return {"cases": summary.cases, "kinds": summary.kinds, "metrics": means}
+    metrics = {name: vars(column) for name, column in summary.metrics.items()}
+    return {"cases": summary.cases, "kinds": summary.kinds, "metrics": metrics}
 
 
-def _row(line: Line, unit: Unit) -> CaseRow:
+def _row(line: Line, unit: Unit) -> ScoreRow:
     metrics = {name: getattr(line, name) for name in METRICS}
-    return CaseRow(line.case, line.label, Scores(**metrics, case=line.kind, unit=unit))
+    return ScoreRow(line.case, line.label, Scores(**metrics, case=line.kind, unit=unit))
 
 
-def _line(row: CaseRow) -> dict[str, Any]:
+def _line(row: ScoreRow) -> dict[str, Any]:
     metrics = {name: row.scores[name] for name in METRICS}
     return {"case": row.case, "class": row.label, **metrics, "kind": row.scores.case}

@@ -1,4 +1,4 @@
-"""What a file of results holds, field by field. Whatever is wrong with one becomes a `ValueError` of one line."""
+"""The JSON and CSV files of a table of scores: their fields, and a `ValueError` of one line for a wrong one."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, MaskCase, Unit
+from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, PairKind, Unit
 
 FORMAT: Final = 1
 COLUMNS: Final = ("case", "class", *METRICS, "kind", "unit", "tolerance")
@@ -29,7 +29,7 @@ class _Strict(BaseModel):
 
 
 class Line(_Strict):
-    """One class of one case."""
+    """The scores of one class in one case."""
 
     case: str = Field(min_length=1)
     label: str = Field(min_length=1, alias="class")
@@ -40,11 +40,11 @@ class Line(_Strict):
     asd: float | None = Field(ge=0)
     assd: float | None = Field(ge=0)
     surface_dice: float | None = Field(ge=0, le=1)
-    kind: MaskCase
+    kind: PairKind
 
 
 class CsvLine(Line):
-    """A line that stands alone."""
+    """A row of a CSV file, which repeats the unit and the tolerance."""
 
     unit: Unit
     tolerance: float = Field(ge=0)
@@ -67,7 +67,7 @@ class JsonFile(_Strict):
 
 
 def json_file(text: str) -> JsonFile:
-    """Read JSON text; numbers must be numbers."""
+    """Return the content of a JSON file; numbers must be numbers, not texts."""
     try:
         return JsonFile.model_validate(json.loads(text), strict=True)
     except ValidationError as error:
@@ -77,7 +77,7 @@ def json_file(text: str) -> JsonFile:
 
 
 def csv_lines(text: str) -> list[CsvLine]:
-    """Read CSV text with a header; the columns may stand in any order."""
+    """Return the rows of a CSV file with a header; the columns may have any order."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         head = list(reader.fieldnames or ())
@@ -90,7 +90,7 @@ def csv_lines(text: str) -> list[CsvLine]:
 
 
 def _csv_line(cells: dict[str | Any, Any], row: int) -> CsvLine:
-    if None in cells or None in cells.values():  # how csv reports a line too long and one too short
+    if None in cells or None in cells.values():  # how csv reports a row with too many or too few cells
         raise ValueError(f"row {row} does not have one cell per column")
     values = {name: None if text == "" and name in NEEDS_SURFACES else text for name, text in cells.items()}
     try:
@@ -100,6 +100,7 @@ def _csv_line(cells: dict[str | Any, Any], row: int) -> CsvLine:
 
 
 def _fault(error: ValidationError) -> str:
+    """Return the first wrong field and what is wrong with it."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "at the top"
     if first["type"] == "missing":

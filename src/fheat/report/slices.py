@@ -12,7 +12,7 @@ from fheat.figures.plots import plt, png_bytes
 from fheat.figures.preview import PLANES, middle_plane
 from fheat.inference.predictor import Predictor
 from fheat.io.volume import Volume
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress
 

@@ -19,15 +19,13 @@ from fheat.report.gates import allocation_section, responses, summary
 from fheat.report.pairing import probes_section
 from fheat.report.perturbation import after_section, marks_of
 from fheat.report.slices import scan_figure
-from fheat.studies.inside.attention import Plane, map_pictures
-from fheat.studies.inside.figures import pictures
-from fheat.studies.inside.measure import Questions, analyse
-from fheat.studies.inside.record import Analysis
+from fheat.studies.inside.figures import map_pictures, pictures
+from fheat.studies.inside.measure import analyse_run
 from fheat.system.errors import BadInput
 from fheat.system.files import check_file, check_folder, write_file
 from fheat.system.progress import Progress, silent
 from fheat.training.checkpoints import flattened
-from fheat.training.runs import RunHistory, Saved, network_of, open_saved, read_history
+from fheat.training.runs import RunHistory, Saved, network_of, read_history
 
 TITLE = "Inside the network"
 
@@ -35,17 +33,9 @@ TITLE = "Inside the network"
 def inside_section(run: Path, progress: Progress = silent) -> Section:
     """Return residual spectrum and attention over the validation scans of a run, or why they cannot be had."""
     try:
-        saved = open_saved(str(run))
-        assert saved.record is not None
-        dataset = open_dataset(saved.record.settings.data.folder)
-        cases = dataset.split("validation")
-        if not cases:
-            return Section(TITLE, paragraph("Left out: the dataset has no validation scans."))
-        planes: list[Plane] = []
-        found = analyse(saved, cases, Questions(), keep=planes.append, progress=progress)
+        analysis, planes = analyse_run(run, progress)
     except (BadInput, ValueError) as error:  # no network, no data, or one without such blocks or attention
         return Section(TITLE, paragraph(f"Left out: {error}."))
-    analysis = Analysis(fheat=version("fheat"), dataset=dataset.name, split="validation", models=(found,))
     maps = map_pictures(analysis, {0: planes})
     return Section(TITLE, row(*(one.html for one in pictures(analysis))) + "\n".join(one.html for one in maps))
 

@@ -25,6 +25,13 @@ def check_file(target: Path) -> None:
     check_folder(target.parent)
 
 
+def check_new_file(folder: Path, name: str) -> None:
+    """Raise `BadInput` where no folder can be, or where it already holds a file of this name."""
+    check_folder(folder)
+    if (folder / name).exists():
+        raise BadInput(folder / name, "exists already", "choose another folder or remove it")
+
+
 def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file beside `target`, whole or in parts, flush it to disk, then put it in `target`'s place."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from torch import nn
 from fheat.data.classes import Classes
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Windows
-from fheat.metrics.overlap import dice
+from fheat.metrics.masks import dice
 from fheat.models.card import Card, Window
 from fheat.models.folder import save
 from fheat.system import processes

@@ -1,1 +1,1 @@
-"""How a trained network works inside: what its bottom blocks add by frequency, and where it attends."""
+"""How a trained network works inside: the residuals of its bottom blocks by frequency, and where it attends."""

@@ -1,11 +1,11 @@
-"""What a block adds to its input, by frequency: the spectrum of output minus input.
+"""The spectrum of a residual: what a block adds to its input (output minus input), by frequency.
 
     r(k) = | (pi k_1 / N_1, ..., pi k_d / N_d) |,    rho = r / max r  in [0, 1]
     E_b  = mean over maps of  sum_{k: rho(k) in bin b} C(residual)_k^2
 
-C is the orthonormal DCT-II, so the E_b add up to the mean energy of a map (Parseval). Bins are closed above: rho = 0.6
-lies in the bin that ends there, and `share above 0.6` means rho > 0.6. The constant mode, rho = 0, is counted; how much
-it holds is part of the result. White noise puts into every bin the share of the modes that lie there.
+C is the orthonormal DCT-II, so the E_b add up to the mean energy of a map (Parseval). A bin includes its upper end:
+rho = 0.6 lies in the bin that ends there, and `share above 0.6` means rho > 0.6. The constant mode, rho = 0, is
+counted, and its energy is part of the result. White noise has in every bin the share of the modes that lie there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,24 +22,29 @@ from torch import Tensor, nn
 from fheat.ops.dct import dct
 
 BINS = 10
+"""Number of bins of equal width over rho in [0, 1]."""
 CUT = 0.6
+"""Normalised radius above which energy counts as high-frequency."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Energy by normalised radius; `radius` is the middle of every bin, `energy` what lies in it, `modes` how many."""
+    """Energy by normalised radius."""
 
     grid: tuple[int, ...]
     radius: tuple[float, ...]
+    """Middle of every bin."""
     energy: tuple[float, ...]
+    """Energy in every bin."""
     modes: tuple[int, ...]
+    """Number of modes in every bin."""
     cut: float
     above: float
     """Energy at rho > cut."""
     constant: float
     """Energy of the constant mode, which is part of the first bin."""
     modes_above: float
-    """Share of the modes with rho > cut: the share of the energy that white noise has there."""
+    """Share of the modes with rho > cut, which is the share of the energy that white noise has there."""
 
     @property
     def total(self) -> float:
@@ -48,12 +53,12 @@ class Spectrum:
 
     @property
     def share_above(self) -> float | None:
-        """Share of the energy at rho > cut, the constant mode counted; None where nothing is added at all."""
+        """Share of the energy at rho > cut, the constant mode counted; None where the residual is zero."""
         return self.above / self.total if self.total else None
 
     @property
     def share_above_without_constant(self) -> float | None:
-        """The same with the constant mode left out."""
+        """Share at rho > cut of the energy without the constant mode; None where there is no other energy."""
         rest = self.total - self.constant
         return self.above / rest if rest > 0 else None
 
@@ -62,12 +67,12 @@ def residual_spectrum(residual: Tensor, *, bins: int = BINS, cut: float = CUT, d
     """Return the spectrum of a residual, averaged over its maps.
 
     Args:
-        residual: (..., *grid); every index before the last `dims` axes is a map.
-        bins: of equal width over rho in [0, 1].
-        cut: where `share_above` begins.
-        dims: axes of the grid.
+        residual: tensor (..., *grid); every index before the last `dims` axes is a map.
+        bins: number of bins of equal width over rho in [0, 1].
+        cut: normalised radius above which energy counts as `above`.
+        dims: number of axes of the grid.
 
-    A residual of zeros has no share above anything.
+    A residual of zeros has no share above the cut.
     """
     if bins < 1 or not 0 <= cut < 1:
         raise ValueError(f"bins={bins}, cut={cut}: use at least one bin and a cut from 0 to below 1")
@@ -99,13 +104,13 @@ def normalised_radius(grid: Sequence[int]) -> NDArray[np.float64]:
     """
     axes = np.meshgrid(*((np.pi * np.arange(length) / length) ** 2 for length in grid), indexing="ij")
     radius = np.sqrt(sum(axes))
-    # Modes that differ in the order of their axes have one radius, whatever the order of summation makes of it.
+    # Rounding gives one radius to modes that differ in the order of their axes, and so in the order of summation.
     result: NDArray[np.float64] = np.round(radius / (radius.max() or 1.0), 12)
     return result
 
 
 def mean_spectrum(spectra: Sequence[Spectrum]) -> Spectrum:
-    """Return the mean of energies on one grid in one set of bins; a loud block counts more than a quiet one."""
+    """Return the mean of energies on one grid, in one set of bins; a block with larger residuals weighs more."""
     if not spectra:
         raise ValueError("there is no spectrum to average: no block was called")
     first = spectra[0]
@@ -114,16 +119,17 @@ def mean_spectrum(spectra: Sequence[Spectrum]) -> Spectrum:
             raise ValueError(f"spectra on grids {first.grid} and {other.grid} do not average: use one grid and binning")
     return replace(
         first,
-        energy=tuple(fsum(column) / len(spectra) for column in zip(*(one.energy for one in spectra), strict=True)),
-        above=fsum(one.above for one in spectra) / len(spectra),
-        constant=fsum(one.constant for one in spectra) / len(spectra),
+        energy=tuple(fsum(column) / len(spectra) for column in zip(*(each.energy for each in spectra), strict=True)),
+        above=fsum(each.above for each in spectra) / len(spectra),
+        constant=fsum(each.constant for each in spectra) / len(spectra),
     )
 
 
 def bottleneck_blocks(model: nn.Module) -> list[str]:
-    """Return the module paths of the blocks at the bottom of our networks: those of `bottom`, else of `enc4`.
+    """Return the module paths of the blocks at the bottom of a network of this package.
 
-    In the networks without `bottom` the last encoder stage, enc4, is the first of two on the lowest grid.
+    They are the blocks of the stage `bottom` or, in networks without it, of `enc4`, the first of the two stages on the
+    lowest grid.
     """
     for site in ("bottom", "enc4"):
         blocks = getattr(getattr(model, site, None), "blocks", None)
@@ -136,28 +142,33 @@ def bottleneck_blocks(model: nn.Module) -> list[str]:
 def recorded_residuals(
     model: nn.Module, blocks: Sequence[str], *, bins: int = BINS, cut: float = CUT
 ) -> Iterator[dict[str, list[Spectrum]]]:
-    """Yield, for each named block, a list that grows by one spectrum per sample whenever the block is called.
+    """Yield a list for each named block, which grows by one spectrum per sample whenever the block is called.
 
-    A block is any module whose output, or the first of several, has the shape of its first input: (N, C, *grid).
+    A block is any module whose output, or the first of several outputs, has the shape of its first input,
+    (N, C, *grid).
     """
-    found: dict[str, list[Spectrum]] = {}
+    spectra: dict[str, list[Spectrum]] = {}
     handles = []
     try:
         for path in blocks:
             try:
                 module = model.get_submodule(path)
             except AttributeError:
-                raise ValueError(f"{type(model).__name__} has no block {path!r}: {_near(model, path)}") from None
-            found[path] = []
-            handles.append(module.register_forward_hook(_listener(path, found[path], bins, cut)))
-        yield found
+                raise ValueError(
+                    f"{type(model).__name__} has no block {path!r}: {_names_nearby(model, path)}"
+                ) from None
+            spectra[path] = []
+            handles.append(module.register_forward_hook(_recorder(path, spectra[path], bins, cut)))
+        yield spectra
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _listener(path: str, spectra: list[Spectrum], bins: int, cut: float) -> Callable[..., None]:
-    def listen(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+def _recorder(path: str, spectra: list[Spectrum], bins: int, cut: float) -> Callable[..., None]:
+    """Return the forward hook that adds the spectra of one block to a list."""
+
+    def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         before, after = inputs[0] if inputs else None, output[0] if isinstance(output, tuple) else output
         shapes = [tuple(one.shape) if isinstance(one, Tensor) else None for one in (before, after)]
         if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 3:
@@ -167,11 +178,11 @@ def _listener(path: str, spectra: list[Spectrum], bins: int, cut: float) -> Call
         for sample in after - before:
             spectra.append(residual_spectrum(sample, bins=bins, cut=cut, dims=sample.ndim - 1))
 
-    return listen
+    return record
 
 
-def _near(model: nn.Module, path: str) -> str:
-    """Say which names there are beside the first part of a path that leads nowhere."""
+def _names_nearby(model: nn.Module, path: str) -> str:
+    """Return words that list the modules beside the first part of a path that does not exist."""
     here, parts = model, path.split(".")
     for depth, part in enumerate(parts):
         children = dict(here.named_children())

@@ -1,1 +1,1 @@
-"""Gates trained on plain signals: which close, which survive, and why (Fig. 3 of the paper)."""
+"""Gates trained on 1D signals instead of scans: which of them close, which survive, and why (Fig. 3 of the paper)."""

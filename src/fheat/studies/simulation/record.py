@@ -1,4 +1,4 @@
-"""`simulation.json`: every number of a simulation, enough to print its table and draw its picture again."""
+"""`simulation.json`: every number of a simulation, so that its table and picture can be made again."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -6,44 +6,55 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic import model_validator as check
 
-from fheat.studies.inside.record import Stored, parsed, read_stored
+from fheat.studies.stored import Stored, read_object, validated
 
 NAME, FORMAT = "simulation.json", 1
-LONGEST = 10_000_000
-"""Iterations of a run."""
+MOST_ITERATIONS = 10_000_000
+"""Largest number of iterations of a run."""
 _REMEDY = f"give the {NAME} of a run"
 Curves = tuple[tuple[NonNegativeFloat, ...], ...]
 """D of every site at every kept iteration, (kept, sites)."""
 
 
-class EvenRun(Stored):
-    """Interchangeable gates with one seed: D at the start and at the end, SD of the gates as the whole population."""
+class InterchangeableRun(Stored):
+    """Interchangeable gates with one seed. Standard deviations are over the gates as the whole population."""
 
     seed: NonNegativeInt
     mean: NonNegativeFloat
+    """Mean of D after training."""
     sd: NonNegativeFloat
+    """Standard deviation of D after training."""
     start_mean: NonNegativeFloat
+    """Mean of D at the start."""
     start_sd: NonNegativeFloat
+    """Standard deviation of D at the start."""
     pairing: float
     D: tuple[NonNegativeFloat, ...]
+    """D of every gate after training."""
 
 
-class Even(Stored):
-    """Interchangeable gates, and the share that each would have exactly."""
+class Interchangeable(Stored):
+    """The experiment with interchangeable gates."""
 
-    runs: Annotated[tuple[EvenRun, ...], Field(min_length=1)]
+    runs: Annotated[tuple[InterchangeableRun, ...], Field(min_length=1)]
     exact: NonNegativeFloat
+    """D of each gate if all share the total time exactly evenly."""
     closed: NonNegativeInt
+    """Number of gates, over all runs, that are closed after training."""
     gates: PositiveInt
+    """Number of gates, over all runs."""
 
 
-class PlantedRun(Stored):
-    """Sites of which one, counted from 1, is planted: pairing before training, D after it, best D of the planted."""
+class DifferentiatedRun(Stored):
+    """Sites of which one is planted, with one seed."""
 
     seed: NonNegativeInt
     planted: PositiveInt
+    """The planted site, counted from 1."""
     best: NonNegativeFloat
+    """D at which the gate of the planted site fits best."""
     pairing: tuple[float, ...]
+    """Pairing P of every site before training."""
     D: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)]
 
     @check(mode="after")
@@ -53,30 +64,37 @@ class PlantedRun(Stored):
         return self
 
 
-class Planted(Stored):
-    """Differentiated sites, and at how many the sign of the pairing told the end."""
+class Differentiated(Stored):
+    """The experiment with differentiated sites; a site that is not planted is idle."""
 
-    runs: Annotated[tuple[PlantedRun, ...], Field(min_length=1)]
+    runs: Annotated[tuple[DifferentiatedRun, ...], Field(min_length=1)]
     sites: PositiveInt
+    """Number of sites, over all runs."""
     predicted: NonNegativeInt
+    """Number of sites where P > 0 before training goes with D > 0 after it, and P <= 0 with D = 0."""
     idle: PositiveInt
+    """Number of idle sites, over all runs."""
     idle_closed: NonNegativeInt
+    """Number of idle sites that are closed after training."""
     largest_idle: NonNegativeFloat
+    """Largest D of an idle site after training."""
     smallest_idle: NonNegativeFloat
+    """Smallest D of an idle site after training."""
 
 
 class Control(Stored):
-    """What a control repeats: one experiment or both."""
+    """A control: one experiment or both, repeated with one change."""
 
-    interchangeable: Even | None = None
-    differentiated: Planted | None = None
+    interchangeable: Interchangeable | None = None
+    differentiated: Differentiated | None = None
 
 
 class Trajectories(Stored):
-    """D over the iterations, of the first seed."""
+    """D over the iterations, in the runs of the first seed that the picture shows."""
 
-    iterations: Annotated[tuple[Annotated[int, Field(ge=0, le=LONGEST)], ...], Field(min_length=2)]
+    iterations: Annotated[tuple[Annotated[int, Field(ge=0, le=MOST_ITERATIONS)], ...], Field(min_length=2)]
     planted: PositiveInt
+    """The planted site of the run that is shown, counted from 1."""
     interchangeable: Curves
     differentiated: Curves
     softplus: Curves | None = None
@@ -87,10 +105,10 @@ class Trajectories(Stored):
         curves = [
             self.interchangeable,
             self.differentiated,
-            *(one for one in (self.softplus, self.exp) if one is not None),
+            *(curve for curve in (self.softplus, self.exp) if curve is not None),
         ]
-        even = len({len(row) for one in curves for row in one}) == 1
-        if not even or any(len(one) != len(self.iterations) for one in curves):
+        same_sites = len({len(row) for curve in curves for row in curve}) == 1
+        if not same_sites or any(len(curve) != len(self.iterations) for curve in curves):
             raise ValueError("trajectories must have one row per iteration and one value per site")
         if (self.softplus is None) != (self.exp is None):
             raise ValueError("trajectories of softplus and exp must come together")
@@ -98,10 +116,10 @@ class Trajectories(Stored):
 
 
 class SimulationSettings(Stored):
-    """How the experiments were run."""
+    """Settings of the experiments: those of `SimulationPlan`, and the constants of their signals."""
 
     seeds: PositiveInt
-    iterations: Annotated[int, Field(ge=1, le=LONGEST)]
+    iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)]
     rate: PositiveFloat
     decay: NonNegativeFloat
     alpha: PositiveFloat
@@ -115,7 +133,7 @@ class SimulationSettings(Stored):
 
 
 class Remark(Stored):
-    """Remark 3: sum D^2 of a total time shared evenly and at one gate."""
+    """Remark 3: sum D^2 of a total time that gates share evenly, and of the whole time at one gate."""
 
     time: PositiveFloat
     even: NonNegativeFloat
@@ -123,7 +141,7 @@ class Remark(Stored):
 
 
 class Simulation(Stored):
-    """The content of the file."""
+    """The content of `simulation.json`."""
 
     format: Literal[1]
     command: str
@@ -132,8 +150,8 @@ class Simulation(Stored):
     seconds: NonNegativeFloat
     settings: SimulationSettings
     remark_3: Remark
-    interchangeable: Even
-    differentiated: Planted
+    interchangeable: Interchangeable
+    differentiated: Differentiated
     controls: dict[str, Control]
     trajectories: Trajectories
 
@@ -144,8 +162,8 @@ class Simulation(Stored):
         return self
 
     @property
-    def shown(self) -> PlantedRun:
-        """The run that the trajectories are of: the first seed with the planted site that they name."""
+    def shown(self) -> DifferentiatedRun:
+        """Run that the trajectories show: that of the first seed with the planted site they name."""
         for run in self.differentiated.runs:
             if run.planted == self.trajectories.planted:
                 return run
@@ -153,6 +171,6 @@ class Simulation(Stored):
 
 
 def read_simulation(path: Path) -> tuple[Simulation, dict[str, Any]]:
-    """Return what `simulation.json` says and its content as it is, or raise `BadInput`."""
-    content = read_stored(path, "simulation", _REMEDY)
-    return parsed(Simulation, content, path, _REMEDY), content
+    """Return the simulation in a file and the content of the file as plain data, or raise `BadInput`."""
+    content = read_object(path, "simulation", _REMEDY)
+    return validated(Simulation, content, path, _REMEDY), content

@@ -1,4 +1,4 @@
-"""Gates without a network: chains of gates in the cosine basis, any number of them trained side by side by AdamW.
+"""Chains of gates without a network, in the cosine basis; any number of them are trained side by side with AdamW.
 
 A chain of gates with times tau_s = D_s^alpha multiplies the spectrum v of a signal and is fitted to a target y:
 
@@ -6,8 +6,8 @@ A chain of gates with times tau_s = D_s^alpha multiplies the spectrum v of a sig
     dL/dtau = - sum_k r^alpha m(k) v(k) g(k),    g = m v - y                        (Proposition 1, eq. 15)
     P = - dL/dtau at tau = 0                                                        (eq. 16)
 
-Everything is diagonal in the cosine basis and AdamW works element by element, so any number of chains trained side by
-side as one vector are, exactly, that many runs of their own. Identity case: with all D = 0 a chain returns its signal.
+Everything is diagonal in the cosine basis and AdamW works element by element, so chains that are trained side by side
+as one vector give exactly the same results as separate runs. Identity case: with all D = 0 a chain returns its signal.
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,24 @@ from fheat.ops.parameterisation import Strength as Amount
 from fheat.ops.parameterisation import strength as amount
 from fheat.system.progress import Progress, silent
 
-_PROGRESS_EVERY = 100
+_ITERATIONS_BETWEEN_REPORTS = 100
+"""Number of iterations between two calls of `progress`."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Chains of gates and what each is to do, in float64.
-
-    Shapes: `spectrum` and `target` (chains, modes), the cosine spectra of signal and target; `alpha` (chains,); `start`
-    (gates,), every D at the start; `chain` (gates,), the chain each gate is in.
-    """
+    """Chains of gates, each with a signal and a target, in float64."""
 
     spectrum: Tensor
+    """Cosine spectra of the signals, (chains, modes)."""
     target: Tensor
+    """Cosine spectra of the targets, (chains, modes)."""
     alpha: Tensor
+    """Order of the gates of each chain, (chains,)."""
     start: Tensor
+    """Strength D of every gate at the start, (gates,)."""
     chain: Tensor
+    """Index of the chain that each gate belongs to, (gates,)."""
 
     @cached_property
     def radius_power(self) -> Tensor:
@@ -50,22 +52,22 @@ class Chains:
     def _weighted(self) -> Tensor:
         return self.radius_power * self.spectrum
 
-    def slope(self, tau: Tensor) -> Tensor:
-        """Return dL/dtau of every chain at the total times `tau`, (chains,), by eq. (15)."""
+    def gradient(self, tau: Tensor) -> Tensor:
+        """Return dL/dtau of every chain, (chains,), at the total times `tau`, (chains,), by eq. (15)."""
         multiplier = torch.exp(-tau[:, None] * self.radius_power)
         residual = multiplier * self.spectrum - self.target
         return -(self._weighted * multiplier * residual).sum(1)
 
     def pairing(self) -> Tensor:
-        """Return P of every chain, (chains,): exactly 0 where the target is the signal, positive where smoother."""
-        return 0.0 - self.slope(torch.zeros_like(self.alpha))
+        """Return P of every chain, (chains,): exactly 0 where the target is the signal, positive for a smoother one."""
+        return 0.0 - self.gradient(torch.zeros_like(self.alpha))
 
     def best_strength(self) -> Tensor:
-        """Return, (chains,), the D at which one gate fits best: where the slope changes sign, 0 where P <= 0."""
+        """Return the D at which one gate fits best, (chains,): where the gradient changes sign, or 0 where P <= 0."""
         low, high = torch.zeros_like(self.alpha), torch.full_like(self.alpha, 100.0)
         for _ in range(80):
             middle = (low + high) / 2
-            falls = self.slope(middle) < 0
+            falls = self.gradient(middle) < 0
             low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
         return torch.where(self.pairing() > 0, low ** (1 / self.alpha), 0.0)
 
@@ -82,7 +84,7 @@ def side_by_side(parts: Sequence[Chains]) -> Chains:
     )
 
 
-def descend(
+def train(
     chains: Chains,
     *,
     iterations: int,
@@ -92,9 +94,16 @@ def descend(
     keep: Sequence[int],
     progress: Progress = silent,
 ) -> Tensor:
-    """Train every delta with AdamW and return D after each iteration in `keep` (0 is the start), (kept, gates).
+    """Train delta of every gate with AdamW and return D at the iterations in `keep`, (kept, gates).
 
-    `strength` is how delta becomes D, as in `FractionalHeat`: only `relu` can reach zero, and once there it stays.
+    Args:
+        chains: the gates, their signals and targets.
+        iterations: number of AdamW iterations.
+        rate: learning rate.
+        decay: decoupled weight decay.
+        strength: how delta becomes D, as in `FractionalHeat`. Only `relu` can reach zero, and there it stays.
+        keep: iterations whose D is returned; 0 is the start.
+        progress: called with the number of iterations done and their total.
     """
     kind = amount(strength)
     delta = torch.tensor([kind.inverse(value) for value in chains.start.tolist()], dtype=torch.float64)
@@ -108,15 +117,15 @@ def descend(
             break
         tau = _times(delta, kind, chains)
         total = torch.zeros_like(chains.alpha).index_add(0, chains.chain, tau.detach())
-        (delta.grad,) = torch.autograd.grad(tau, delta, chains.slope(total)[chains.chain])
+        (delta.grad,) = torch.autograd.grad(tau, delta, chains.gradient(total)[chains.chain])
         optimiser.step()
-        if iteration % _PROGRESS_EVERY == 0:
+        if iteration % _ITERATIONS_BETWEEN_REPORTS == 0:
             progress(iteration, iterations)
     return torch.stack(kept)
 
 
 def _times(delta: Tensor, kind: Amount, chains: Chains) -> Tensor:
-    """tau = D^alpha of every gate, by way of log D as in `FractionalHeat`: a closed gate has no gradient at all."""
+    """Return tau = D^alpha of every gate, computed from log D as in `FractionalHeat`: a closed gate has no gradient."""
     log_strength, closed = kind.log(delta)
     tau = torch.exp(chains.alpha[chains.chain] * log_strength)
     return tau if closed is None else torch.where(closed, 0.0, tau)
@@ -128,7 +137,7 @@ def even_share(time: float, gates: int, alpha: float) -> float:
 
 
 def penalties(time: float, gates: int, alpha: float) -> dict[str, float]:
-    """Return sum D^2 of a total time shared evenly, and of all of it at one gate (Remark 3).
+    """Return sum D^2 of a total time shared evenly, and of the whole time at one gate (Remark 3).
 
     Their ratio is gates^(1 - 2 / alpha): sharing is cheaper for every alpha < 2.
     """

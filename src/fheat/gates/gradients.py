@@ -1,7 +1,7 @@
-r"""What a gate sees in one forward and one backward pass: the spectra of its feature and of its gradient, in sums.
+r"""How the loss depends on each gate of a network: gradients measured in one forward and one backward pass.
 
-With v what enters a gate, z = T(v) what leaves it, g = dL/dz, hats for orthonormal cosine transforms and m for the
-multiplier, which is 1 where the gate is closed,
+Let v be the input of a gate, z = T(v) its output and g = dL/dz the gradient that arrives there. With hats for
+orthonormal cosine transforms and m for the multiplier of the gate, which is 1 where the gate is closed,
 
 .. math::  -\partial L / \partial\tau = \sum_k r^\alpha \, m(k) \, \hat v(k) \, \hat g(k).
 
@@ -16,57 +16,63 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from fheat.gates.sites import device_of
+from fheat.gates.dry_run import device_of
 from fheat.ops.dct import dct
 from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat, frequency_radius
 
 Loss = Callable[[Any, Any], Tensor]
-"""(network, batch) -> a scalar; it uses the network it is given."""
+"""A function (network, batch) -> scalar that uses the network it is given."""
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Of one gate in one pass: `slope` is -dL/dtau; `arriving` and `leaving` are the squared norms of g^ and m g^,
-    both without the constant mode. A gate the loss does not reach has zeros."""
+class GateGradient:
+    """What one pass measured at one gate. All numbers are 0 where the loss does not depend on the gate."""
 
-    slope: float = 0.0
+    negative_gradient: float = 0.0
+    """-dL/dtau."""
     arriving: float = 0.0
+    """Squared norm of g^ without the constant mode: the gradient that arrives at the output of the gate."""
     leaving: float = 0.0
+    """Squared norm of m g^ without the constant mode: the gradient that the gate passes on to its input."""
     reached: bool = False
+    """Whether the loss depends on the gate."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a gate: C v, taken at once since a later layer may write into v, and where g will arrive."""
+    """One call of a gate: the spectrum of v, and the place in the graph where g will arrive.
+
+    The spectrum is computed during the call because a later layer may write into v.
+    """
 
     spectrum: Tensor
     output: GradientEdge
 
 
-def measure(network: nn.Module, loss_fn: Loss, batch: Any) -> dict[str, Sums]:
-    """Return the sums of every gate for one batch, by site. Hooks stay in the network, so give a copy.
+def gate_gradients(network: nn.Module, loss_fn: Loss, batch: Any) -> dict[str, GateGradient]:
+    """Return what one batch gives at every gate, by site. Hooks stay in the network, so give a copy.
 
     No gradient is left in any tensor. Raises `ValueError` where the loss is no finite scalar.
     """
-    calls = {site: _listen(gate) for site, gate in gates_of(network).items()}
+    recorded = {site: _record_calls(gate) for site, gate in gates_of(network).items()}
     loss = loss_fn(network, batch)
     _check(loss)
-    heard = {site: list(found) for site, found in calls.items()}
-    edges = [call.output for found in heard.values() for call in found]
+    calls = {site: list(of_site) for site, of_site in recorded.items()}
+    edges = [call.output for of_site in calls.values() for call in of_site]
     gradients: list[Tensor | None] = [None] * len(edges)
     if edges and loss.requires_grad:
-        with torch.autocast(device_of(network).type, enabled=False):  # what runs backward has its dtypes already
+        with torch.autocast(device_of(network).type, enabled=False):  # the backward pass has its dtypes already
             gradients = list(torch.autograd.grad(loss.sum(), edges, allow_unused=True))
     arrived = iter(gradients)
     return {
-        site: _total(gate, [(call.spectrum, g) for call in heard[site] if (g := next(arrived)) is not None])
+        site: _added_up(gate, [(call.spectrum, g) for call in calls[site] if (g := next(arrived)) is not None])
         for site, gate in gates_of(network).items()
     }
 
 
-def _listen(gate: FractionalHeat) -> list[_Call]:
-    """Return a list that every call of the gate with gradients adds itself to."""
+def _record_calls(gate: FractionalHeat) -> list[_Call]:
+    """Add a hook and return the list that every later call of the gate with gradients enabled is added to."""
     calls: list[_Call] = []
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> Tensor:
@@ -91,19 +97,19 @@ def _check(loss: Tensor) -> None:
 
 
 @torch.no_grad()
-def _total(gate: FractionalHeat, heard: list[tuple[Tensor, Tensor]]) -> Sums:
-    """Add up the calls of one gate, in float64. Shapes: spectra of v and gradients g, both (..., *grid)."""
-    slope = arriving = leaving = 0.0
+def _added_up(gate: FractionalHeat, calls: list[tuple[Tensor, Tensor]]) -> GateGradient:
+    """Add up the calls of one gate, in float64. A call is the spectrum of v and the gradient g, both (..., *grid)."""
+    negative_gradient = arriving = leaving = 0.0
     alpha = gate.alpha.item()
-    for v_hat, g in heard:
+    for v_hat, g in calls:
         g_hat = dct(g, dims=gate.dims, transform=gate.transform)
         grid = tuple(g_hat.shape[-gate.dims :])
         cross, energy = ((g_hat * other).reshape(-1, *grid).sum(dim=0, dtype=torch.float64) for other in (v_hat, g_hat))
         radius = torch.from_numpy(frequency_radius(*grid)).to(cross.device)
         response = gate.response(grid, g_hat)
         m = torch.ones_like(radius) if response is None else response[0].double()
-        away = radius > 0
-        slope += (radius**alpha * m * cross)[away].sum().item()
-        arriving += energy[away].sum().item()
-        leaving += (m.square() * energy)[away].sum().item()
-    return Sums(slope, arriving, leaving, reached=bool(heard))
+        not_constant = radius > 0
+        negative_gradient += (radius**alpha * m * cross)[not_constant].sum().item()
+        arriving += energy[not_constant].sum().item()
+        leaving += (m.square() * energy)[not_constant].sum().item()
+    return GateGradient(negative_gradient, arriving, leaving, reached=bool(calls))

@@ -1,0 +1,26 @@
+"""Text for terminals: columns that line up, names that stay on their line, grids as `112x112x80`."""
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> str:
+    """Return rows of cells as lines whose columns are as wide as their widest cell, two spaces apart.
+
+    With `right` all columns but the first are flush right. Every row must have the same number of cells.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<", *(">" if right else "<" for _ in widths[1:])]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def printable(name: str) -> str:
+    """Return a name that stays on its line: control characters from a file are shown, not obeyed."""
+    return name if name.isprintable() else ascii(name)
+
+
+def grid_name(grid: Sequence[int]) -> str:
+    """Return the lengths of a grid or of any other shape as one word, such as `112x112x80`."""
+    return "x".join(map(str, grid))
