@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import tyro
 from record import ROOT, write_result
 
-from fheat.training.settings import TrainConfig, read_config
+from fheat.training.checkpoints import flattened
+from fheat.training.settings_sources import make_settings, read_settings
 
 EVERY_SECOND, THEN_EVERY = 500, 50
 """The log keeps every second iteration up to number 500, then every fiftieth."""
@@ -25,10 +26,13 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 def settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the run that differ from the defaults, without the place of its data."""
-    told, default = (
-        config.model_dump(mode="json") for config in (read_config(folder / "config.toml", {}), TrainConfig(data=""))
-    )
-    return {name: value for name, value in told.items() if name != "data" and value != default[name]}
+    told = read_settings(folder / "config.toml")
+    default = flattened(make_settings({"data": "", "method": told.method.name, "network": told.network.name}))
+    return {
+        name: value
+        for name, value in flattened(told).items()
+        if name in ("method.name", "network.name") or (name != "data.folder" and value != default.get(name))
+    }
 
 
 def gates(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fheat import Card, Predictor
 from fheat.data.case import Case, Dataset
+from fheat.data.classes import Classes
 from fheat.data.intensity import moments, window, zscore
 from fheat.data.orientation import reorient
 from fheat.data.preprocessing import NOT_RESAMPLED, Intensity, Preprocessing
@@ -18,7 +19,6 @@ from fheat.data.resample import resample
 from fheat.inference.windows import Windows
 from fheat.io import Volume, write_nifti
 from fheat.training.scans import load_scans
-from fheat.training.settings import TrainConfig
 
 INTENSITIES = (
     Intensity(),
@@ -180,8 +180,8 @@ def test_training_and_prediction_see_the_same_voxels(intensity, stretch, tmp_pat
             write_nifti(volume, path)
         cases.append(Case(str(index), (paths[0],), paths[1], split="validation" if index == 2 else "train"))
     dataset = Dataset("three", tmp_path, "plain", tuple(cases))
-    config = TrainConfig(data=str(tmp_path), method="supervised", patch_size=(16, 16, 16))
-    scans = load_scans(dataset, config, intensity=intensity)
+    classes = Classes(("background", "foreground"))
+    scans = load_scans(dataset, classes, Preprocessing(intensity=intensity), (16, 16, 16))
     assert scans.preprocessing.intensity == intensity
     assert scans.preprocessing.tolerance == 0.05
     assert scans.preprocessing.spacing == pytest.approx(SPACING)

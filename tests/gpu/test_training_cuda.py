@@ -1,4 +1,6 @@
-"""Training on a GPU: the captured iteration does what the plain one does, and goes on after a checkpoint."""
+"""Training on a GPU, by every method: the captured iteration does what the plain one does, and goes on after a checkpoint."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,18 +9,24 @@ import torch
 from fheat import create_model
 from fheat.data.store import VolumeStore, pack_all
 from fheat.data.stream import HostStore
-from fheat.methods.cse import CSE
-from fheat.training import step as engine_step
-from fheat.training.batches import Batches, draw_order, draw_places
-from fheat.training.optimiser import Optimiser, Rates
-from fheat.training.probing import Probing
+from fheat.methods.base import Task
+from fheat.methods.registry import method_class
+from fheat.training import step as training_step
+from fheat.training.batches import Batches, draw
+from fheat.training.optimiser import AdamW, Schedule
+from fheat.training.probing import measure_pairings
+from fheat.training.settings import OptimiserSettings
 from fheat.training.step import Step
+from tests.training.helpers import settings_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PATCH = (48, 48, 32)
 
 
-def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None):
+METHODS = ("cse", "supervised", "mean_teacher", "ua_mt")
+
+
+def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse"):
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(60, 56, 40)).astype(np.float32) for _ in range(6)]
@@ -27,13 +35,12 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None):
     labels = [(image > 0.5).astype(np.uint8) for image in images]
     store = kind(pack_all(images, labels, PATCH), "cuda")
     model = create_model("fheat_seg", patch_size=PATCH).cuda().train()
-    generator = torch.Generator().manual_seed(0)
-    orders = draw_order(2, 2, iterations, generator), 2 + draw_order(4, 2, iterations, generator)
-    places = tuple(draw_places(2, iterations, generator) for _ in orders)
-    optimiser = Optimiser(model, Rates(), weight_decay=1e-4, clip=1.0)
-    method = CSE(patch_size=PATCH).cuda()
-    settings = {"places": places, "patch": PATCH, "warm_up": 5, "precision": precision}
-    return Step(model, method, store, orders, optimiser, **settings)
+    rule = method_class(method)
+    rule = rule(rule.Settings(name=method), Task(PATCH, 2, iterations=iterations)).cuda()
+    rule.prepare(model, lambda: model)
+    batches = Batches(store, draw((2, 4), (rule.labelled, rule.unlabelled), iterations, 0), PATCH)
+    optimiser = AdamW(model, OptimiserSettings(), list(rule.parameters()))
+    return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision)
 
 
 def losses(step, count):
@@ -43,23 +50,25 @@ def losses(step, count):
     return step.history[: int(step.iteration)].cpu()
 
 
-def test_the_captured_iteration_is_the_plain_one(monkeypatch):
-    captured = losses(build(12), 12)
-    monkeypatch.setattr(engine_step, "_EAGER", 99)
-    plain = losses(build(12), 12)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_captured_iteration_is_the_plain_one(monkeypatch, method):
+    captured = losses(build(12, method=method), 12)
+    monkeypatch.setattr(training_step, "EAGER_ITERATIONS", 99)
+    plain = losses(build(12, method=method), 12)
     assert torch.isfinite(captured).all()
     assert torch.allclose(captured[:6], plain[:6], rtol=2e-2, atol=2e-3)
     assert torch.allclose(captured[:1], plain[:1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_it_goes_on_from_a_checkpoint_bit_by_bit(precision):
+def test_it_goes_on_from_a_checkpoint_bit_by_bit(precision, method):
     """Three iterations after the checkpoint run as they are, where the whole run replays its graph."""
-    whole = losses(build(14, precision), 14)
-    first = build(14, precision)
+    whole = losses(build(14, precision, method=method), 14)
+    first = build(14, precision, method=method)
     losses(first, 7)
     state = first.state()
-    again = build(14, precision)
+    again = build(14, precision, method=method)
     torch.cuda.manual_seed(5)
     again.restore(state)
     assert torch.equal(losses(again, 7), whole)
@@ -84,7 +93,7 @@ def test_streamed_crops_are_the_resident_ones(levels):
         def watched(iteration, whole=whole, sums=sums):
             batch = whole(iteration)
             place = torch.arange(batch.images[0].numel(), device="cuda", dtype=torch.float64)
-            row = [(part.double().flatten(1) * place).sum() for part in (batch.images, batch.labels, batch.weak)]
+            row = [(part.double().flatten(1) * place).sum() for part in (batch.images, batch.labels, batch.unlabelled)]
             sums.index_copy_(0, iteration[None], torch.stack([*row, batch.images.double().sum()])[None])
             return batch
 
@@ -99,13 +108,15 @@ def test_streamed_crops_are_the_resident_ones(levels):
 def test_a_look_at_the_gates_between_captured_iterations_changes_nothing():
     plain = losses(build(12, torch.bfloat16), 12)
     step = build(12, torch.bfloat16)
-    generator = torch.Generator().manual_seed(1)
-    orders = draw_order(2, 2, 2, generator), 2 + draw_order(4, 2, 2, generator)
-    places = draw_places(2, 2, generator), draw_places(2, 2, generator)
-    look = Probing(lambda: Batches(step.store, orders, places, PATCH), seed=0)
+
+    def other_batches(count, seed):
+        return Batches(step.batches.store, draw((2, 4), (2, 2), 2, 1), PATCH)
+
+    prepared = SimpleNamespace(other_batches=other_batches)
+    trainer = SimpleNamespace(step=step, settings=settings_of(data="x"), prepared=prepared)
     losses(step, 7)  # captured by then
-    first = look(step)
-    assert look(step) == first
+    first = measure_pairings(trainer)
+    assert measure_pairings(trainer) == first
     assert torch.equal(losses(step, 5), plain)
 
 

@@ -1,6 +1,7 @@
 """Where settings come from and go to: TOML files, keywords with dotted or short names, and the form before sections."""
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,14 @@ def sections(method: str = DEFAULT_METHOD) -> dict[str, type[Section]]:
 
 
 def short_to_dotted(method: str = DEFAULT_METHOD) -> dict[str, str]:
-    """Return every short name with the dotted name of its setting."""
-    names = {"data": "data.folder", "network": "network.name", "method": "method.name"}
+    """Return every short name with the dotted name of its setting.
+
+    A field that only one section has is known by its own name as well.
+    """
+    fields = [(section, name) for section, kind in sections(method).items() for name in kind.model_fields]
+    count = Counter(name for _, name in fields)
+    names = {name: f"{section}.{name}" for section, name in fields if count[name] == 1}
+    names |= {"data": "data.folder", "network": "network.name", "method": "method.name"}
     for section, kind in sections(method).items():
         names |= {short: f"{section}.{name}" for short, name in short_names(kind).items()}
     return names
