@@ -1,4 +1,4 @@
-"""Training on a GPU, by every method: the captured iteration does what the plain one does, and goes on after a checkpoint."""
+"""Training on a GPU by every method: a captured iteration does what a plain one does, and goes on from a checkpoint."""
 
 from types import SimpleNamespace
 
