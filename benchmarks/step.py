@@ -8,16 +8,15 @@ with all gates open, and fused with all gates but dec1 closed.
 """
 
 import json
-import tempfile
 import time
 from pathlib import Path
 
 import torch
+from fheat.training.prepare import prepare
+from fheat.training.settings_sources import make_settings
 from record import arguments, write_result
 
 from fheat.ops import kernels
-from fheat.training.loop import Run
-from fheat.training.settings import TrainConfig
 from fheat.training.step import Step
 
 STEPS = 100
@@ -26,9 +25,8 @@ LOGGED = ("total", "supervised", "consistency", "mix")
 
 
 def begin(data: Path, precision: str, device: str) -> Step:
-    config = TrainConfig(data=str(data), labelled=4, precision=precision)
-    with tempfile.TemporaryDirectory() as folder:
-        return Run(config, Path(folder) / "run", device=device).step
+    settings = make_settings({"data": str(data), "labelled": 4, "optimiser.precision": precision})
+    return prepare(settings, device=device).step
 
 
 def advance(step: Step, count: int) -> float:

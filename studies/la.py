@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from fheat.training.settings_sources import make_settings, read_settings
 from record import ROOT, write_result
-
-from fheat.training.settings import TrainConfig, read_config
 
 EVERY_SECOND, THEN_EVERY = 500, 50
 """The log keeps every second iteration up to number 500, then every fiftieth."""
@@ -24,11 +23,15 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run that differ from the defaults, without the place of its data."""
-    told, default = (
-        config.model_dump(mode="json") for config in (read_config(folder / "config.toml", {}), TrainConfig(data=""))
-    )
-    return {name: value for name, value in told.items() if name != "data" and value != default[name]}
+    """Return the settings of the run that differ from the defaults by dotted name, without the place of its data."""
+    told = read_settings(folder / "config.toml").model_dump(mode="json")
+    default = make_settings({"data": "", "method": told["method"]["name"]}).model_dump(mode="json")
+    return {
+        f"{section}.{name}": value
+        for section, values in told.items()
+        for name, value in values.items()
+        if f"{section}.{name}" != "data.folder" and value != default[section].get(name)
+    }
 
 
 def gates(log: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

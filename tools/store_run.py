@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from fheat.training.observers import gates_decide
+from fheat.training.settings_sources import read_settings, to_toml
 from results import RUNS
 
 from fheat.system.files import write_file
-from fheat.training.loop import decides
 from fheat.training.run_folder import CONFIG, LOG
-from fheat.training.settings import TrainConfig, read_config
+from fheat.training.settings import ResearchSettings
 
 
-def kept(iteration: int, config: TrainConfig) -> bool:
-    first = decides(iteration, config) and not decides(iteration - 1, config)
-    return first or iteration % (5 if decides(iteration, config) else 50) == 0
+def kept(iteration: int, research: ResearchSettings) -> bool:
+    dense = gates_decide(iteration, research)
+    first = dense and not gates_decide(iteration - 1, research)
+    return first or iteration % (5 if dense else 50) == 0
 
 
 def rounded(value: Any) -> Any:
@@ -37,7 +39,7 @@ def main(run: Annotated[Path, tyro.conf.Positional], name: Annotated[str, tyro.c
         name: name of the stored folder.
         data: name of the dataset, in place of where it lay.
     """
-    config = read_config(run / CONFIG, {"data": data})
+    settings = read_settings(run / CONFIG, {"data": data})
     lines = [json.loads(line) for line in (run / LOG).read_text().splitlines()]
     special = ("validation", "per_second", "probe")
     lines = [
@@ -45,9 +47,9 @@ def main(run: Annotated[Path, tyro.conf.Positional], name: Annotated[str, tyro.c
         for line in lines
         if any(key in line for key in special if key != "per_second")
         or ("per_second" in line and line["iteration"] % 1000 == 0)
-        or (not any(key in line for key in special) and kept(line["iteration"], config))
+        or (not any(key in line for key in special) and kept(line["iteration"], settings.research))
     ]
-    write_file(RUNS / name / CONFIG, config.to_toml().encode())
+    write_file(RUNS / name / CONFIG, to_toml(settings).encode())
     write_file(RUNS / name / LOG, "".join(json.dumps(rounded(line)) + "\n" for line in lines).encode())
     print(f"{RUNS / name}: {len(lines)} lines")
 
