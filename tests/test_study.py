@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fheat.report.pairing import agreement
-from fheat.report.perturbation import after
 from fheat.studies.inside.figures import pictures
 from fheat.studies.inside.record import read_analysis
+from fheat.studies.pairing import agreement
+from fheat.studies.perturbation import gates_after
 from fheat.training.runs import read_history
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def test_study_page_counts_signs_as_the_report_does():
 def test_study_page_tells_what_became_of_pushed_gates():
     text = (ROOT / "docs" / "study.md").read_text().replace("\n", " ")
     outcomes = json.loads((ROOT / "benchmarks" / "results" / "la-4-study-cuda.json").read_text())["runs"]
-    noise, spike = ({gate.site: gate for gate in after(study(name), 2000)} for name in ("noise", "spike"))
+    noise, spike = ({gate.site: gate for gate in gates_after(study(name), 2000)} for name in ("noise", "spike"))
     reopened = [site for site, gate in noise.items() if gate.reopened]
     assert len(reopened) == 5
     assert [site for site in reopened if noise[site].reabsorbed] == ["enc2"]

@@ -13,8 +13,8 @@ from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
 from fheat.figures.page import Section, figure, page, paragraph, planes, table
 from fheat.gates.cost import giga
-from fheat.report.curves import losses, means
-from fheat.report.gates import response, summary
+from fheat.report.curves import losses, means, response
+from fheat.report.gates import summary
 from fheat.report.write import write_report
 from fheat.training.runs import read_history
 from fheat.training.settings import TrainConfig
