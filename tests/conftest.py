@@ -1,7 +1,9 @@
-"""Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table."""
+"""Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table, one finished run."""
 
 import os
+import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,3 +36,23 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=list(TOLERANCE), ids=["float32", "float64"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of six iterations; its dataset lies beside it in `scans`. Tests must not change it."""
+    from fheat.training.loop import Run
+
+    from fheat.data.phantom import write_phantoms
+
+    root = tmp_path_factory.mktemp("report")
+    write_phantoms(root / "scans", 10, test=0, shape=(40, 36, 34))
+    settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 6, "warm_up": 2, "validate_every": 3}
+    Run(settings_of(data=str(root / "scans"), rate=0.05, **settings), root / "run", device="cpu").train()
+    return root / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run that a test may damage; it reads the same dataset."""
+    return shutil.copytree(finished, tmp_path / "run")

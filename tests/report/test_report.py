@@ -14,12 +14,11 @@ from fheat.data.phantom import write_phantoms
 from fheat.figures.page import Section, figure, page, paragraph, planes, table
 from fheat.gates.cost import giga
 from fheat.networks.registry import model_options
-from fheat.report.curves import losses, means
-from fheat.report.gates import response, summary
+from fheat.report.curves import losses, means, response
+from fheat.report.gates import summary
 from fheat.report.write import write_report
 from fheat.training.runs import read_history
 from fheat.training.settings_sources import dotted_names
-from tests.training.helpers import settings_of
 
 VOID = {"meta", "img", "br"}
 
@@ -258,7 +257,7 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
 
 
 def test_a_network_without_gates_has_a_report_too(tmp_path):
-    from tests.training.helpers import Run
+    from tests.training.helpers import Run, settings_of
 
     write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
     settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}

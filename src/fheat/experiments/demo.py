@@ -20,7 +20,7 @@ from fheat.data.layouts import open_dataset
 from fheat.data.phantom import phantom, write_phantoms
 from fheat.data.read import read_image, read_label
 from fheat.figures.page import Section, figure, paragraph, planes, table
-from fheat.figures.preview import preview_png
+from fheat.figures.preview import contour_pngs, preview_png
 from fheat.gates.cost import cost
 from fheat.gates.retire import retire
 from fheat.gates.table import allocation
@@ -30,8 +30,7 @@ from fheat.metrics.evaluate import evaluate
 from fheat.models.folder import load, save
 from fheat.networks.registry import spec_of
 from fheat.ops.gates import gates_of
-from fheat.report.gates import save_allocation_figure
-from fheat.report.slices import contour_pngs
+from fheat.report.curves import save_allocation_figure
 from fheat.report.write import write_report
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file

@@ -1,6 +1,7 @@
-"""A look at a mask on its scan: three planes with contours."""
+"""Masks on their scan: three planes with the contours of one mask, or of a prediction and its reference."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,15 @@ PLANES = (
     ("coronal", 1, ("left", "right")),
     ("axial", 2, ("left", "right")),
 )
+"""Name of each plane, the axis across it, and the sides of the patient at its left and right edge."""
+_PREDICTED_COLOUR, _REFERENCE_COLOUR = "#ff9d2e", "#35c9ff"
 
 
 def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes:
     """Return a PNG of the planes through the middle of the mask, or of the scan where the mask is empty.
 
-    The first channel is shown, from its 1st to its 99th percentile, in millimetres, patient upright: anterior or
-    superior is up, and the axes say which side is which. `names` are those of the label values 1, 2, ...
+    The first channel is shown from its 1st to its 99th percentile, to scale in millimetres, with the patient upright:
+    anterior or superior is up, and the axes name the sides. `names` are those of the label values 1, 2, ...
     """
     scan, labels = reorient(image, "RAS"), reorient(mask, "RAS").data
     voxels = scan.data[..., 0] if scan.data.ndim == 4 else scan.data
@@ -48,8 +51,39 @@ def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes
     return png_bytes(figure)
 
 
+def contour_pngs(image: Volume, predicted: Volume, reference: Volume) -> list[tuple[str, bytes]]:
+    """Return words and a PNG for each of the sagittal, coronal and axial planes through the middle of the reference.
+
+    They are to scale in millimetres with the patient upright, as in `preview_png`. All classes of a mask have contours
+    in one colour: orange for the prediction, blue for the reference.
+    """
+    scan, mask, true = (reorient(volume, "RAS") for volume in (image, predicted, reference))
+    voxels = scan.data[..., 0] if scan.data.ndim == 4 else scan.data
+    low, high = np.percentile(voxels[::4, ::4, ::4], (1, 99))
+    pictures = []
+    for name, axis, (first, last) in PLANES:
+        place = middle_plane(true.data, axis)
+        across, up = (scan.spacing[other] * voxels.shape[other] for other in range(3) if other != axis)
+        canvas = plt.figure(figsize=(3.2, 3.2 * up / across), dpi=100)
+        axes = canvas.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        section = voxels.take(place, axis).T
+        axes.imshow(section, "gray", origin="lower", vmin=low, vmax=high, aspect="auto")
+        _draw_contours(axes, true.data.take(place, axis).T, _REFERENCE_COLOUR)
+        _draw_contours(axes, mask.data.take(place, axis).T, _PREDICTED_COLOUR)
+        words = f"{name} plane {place}, the patient's {first} at its left edge and {last} at its right"
+        pictures.append((words, png_bytes(canvas)))
+    return pictures
+
+
+def _draw_contours(axes: Any, section: Any, colour: str) -> None:
+    for value in np.unique(section):
+        if value and min(section.shape) > 1 and not (section == value).all():
+            axes.contour(section == value, [0.5], colors=[colour], linewidths=1.3)
+
+
 def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return how many voxels each value 0 to 255 has, plane by plane."""
+    """Return the number of voxels of each value from 0 to 255."""
     counts = np.zeros(256, dtype=np.int64)
     for plane in labels:
         counts += np.bincount(plane.ravel(order="K"), minlength=256)
@@ -57,8 +91,8 @@ def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def middle_plane(labels: NDArray[np.uint8], axis: int) -> int:
-    """Return the plane with as many labelled voxels before it as behind, or the scan's middle where there are none."""
-    amounts = np.array([np.count_nonzero(labels.take(index, axis)) for index in range(labels.shape[axis])])
-    if not amounts.any():
+    """Return the plane that has as many labelled voxels before it as behind, or the middle one where there are none."""
+    counts = np.array([np.count_nonzero(labels.take(index, axis)) for index in range(labels.shape[axis])])
+    if not counts.any():
         return int(labels.shape[axis]) // 2
-    return int(np.searchsorted(amounts.cumsum(), amounts.sum() / 2))
+    return int(np.searchsorted(counts.cumsum(), counts.sum() / 2))

@@ -1,48 +1,30 @@
-"""The section of a report on how the run's network works inside: what its bottom blocks add, where it attends."""
+"""The report of a run: one HTML page with everything that its folder, its network and its dataset tell."""
 
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from fheat.data.layouts import open_dataset
 from fheat.figures.page import Section, page, paragraph, row, table
 from fheat.figures.picture import save_figures
 from fheat.figures.plots import Mark
 from fheat.gates.cost import Cost, cost, giga
 from fheat.gates.retire import retire
 from fheat.gates.table import Allocation, GateRow, allocation
-from fheat.inference.predictor import Predictor
 from fheat.networks.registry import spec_of
-from fheat.report.curves import losses, orders, strengths, validation
-from fheat.report.gates import allocation_section, responses, summary
-from fheat.report.pairing import probes_section
-from fheat.report.perturbation import after_section, marks_of
-from fheat.report.slices import scan_figure
-from fheat.studies.inside.figures import map_pictures, pictures
-from fheat.studies.inside.measure import analyse_run
-from fheat.system.errors import BadInput
+from fheat.report.curves import losses, validation
+from fheat.report.gates import allocation_section, gates_sections, summary
+from fheat.report.scans import inside_section, validation_section
+from fheat.studies.perturbation import perturbation_marks
 from fheat.system.files import check_file, check_folder, write_file
 from fheat.system.progress import Progress, silent
+from fheat.system.text import grid_name
 from fheat.training.checkpoints import flattened
 from fheat.training.runs import RunHistory, Saved, network_of, read_history
 
-TITLE = "Inside the network"
-
-
-def inside_section(run: Path, progress: Progress = silent) -> Section:
-    """Return residual spectrum and attention over the validation scans of a run, or why they cannot be had."""
-    try:
-        analysis, planes = analyse_run(run, progress)
-    except (BadInput, ValueError) as error:  # no network, no data, or one without such blocks or attention
-        return Section(TITLE, paragraph(f"Left out: {error}."))
-    maps = map_pictures(analysis, {0: planes})
-    return Section(TITLE, row(*(one.html for one in pictures(analysis))) + "\n".join(one.html for one in maps))
-
-
 NAME = "report.html"
 SCANS = 3
-"""Validation scans shown with contours."""
+"""Number of validation scans that are shown with contours by default."""
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "matplotlib")
 
 
@@ -59,143 +41,125 @@ def write_report(
     """Write the report of a run, finished, interrupted or still going, and return its path.
 
     Args:
-        run_folder: written by `fheat train`.
+        run_folder: folder written by `fheat train`.
         out: file to write; `report.html` in the run folder if not given.
         more: sections to put after the allocation.
-        figures: folder to write every figure of the page into, see `save_figures`.
-        scans: how many validation scans to segment and show.
-        inside: also run the network over all validation scans and show how it works inside.
-        progress: called with the number of these done, and their total.
+        figures: folder to write every figure of the page into; see `save_figures`.
+        scans: number of validation scans to segment and show.
+        inside: whether the network is also run over all validation scans to show how it works inside.
+        progress: called with the number of scans done and their total.
 
     The same run gives the same bytes with the same versions of the libraries.
     """
     if figures is not None:
         check_folder(Path(figures))
-    record = read_history(Path(run_folder))
-    target = Path(out) if out is not None else record.folder / NAME
+    history = read_history(Path(run_folder))
+    target = Path(out) if out is not None else history.folder / NAME
     check_file(target)
-    marks, saved = marks_of(record.settings.research), network_of(record, str(record.folder))
-    gates = allocation(saved.model) if saved is not None else _logged_gates(record)
-    where = f"the log at iteration {record.iterations[-1]:,}"
-    if saved is not None:
-        where = f"the network in {saved.part}, saved at iteration {saved.card.training.get('iteration', record.done):,}"
+    marks, saved = perturbation_marks(history.settings.research), network_of(history, str(history.folder))
+    gates = allocation(saved.model) if saved is not None else _logged_gates(history)
     costs = None if saved is None else (cost(spec_of(saved.model).build()), cost(retire(saved.model)))
     sections = [
-        allocation_section(record, gates, where),
+        allocation_section(history, gates, _source(history, saved)),
         *more,
-        *_gates(record, gates, marks),
-        _cost(record, costs),
-        _training(record, marks),
-        _slices(record, saved, scans, progress),
-        *([inside_section(record.folder, progress)] if inside else []),
-        _settings(record),
+        *gates_sections(history, gates, marks),
+        _cost_section(history, costs),
+        _training_section(history, marks),
+        _scans_section(history, saved, scans, progress),
+        *([inside_section(history.folder, progress)] if inside else []),
+        _settings_section(history),
     ]
     saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
-    title = f"{record.settings.network.name}, {record.settings.method.name}, seed {record.settings.schedule.seed}"
-    content = page(title, _lead(record), sections, summary(record, saving, gates.idle))
+    title = f"{history.settings.network.name}, {history.settings.method.name}, seed {history.settings.schedule.seed}"
+    content = page(title, _lead(history), sections, summary(history, saving, gates.idle))
     write_file(target, content.encode())
     if figures is not None:
         save_figures(content, Path(figures))
     return target
 
 
-def _lead(record: RunHistory) -> str:
-    data, iterations = record.settings.data, record.settings.schedule.iterations
-    state = "finished" if record.finished else "not finished: still going, or stopped"
-    if record.done >= iterations and not record.finished:
+def _lead(history: RunHistory) -> str:
+    """Return the sentences under the title: how far the run is, its data and its speed."""
+    data, iterations = history.settings.data, history.settings.schedule.iterations
+    state = "finished" if history.finished else "not finished: still going, or stopped"
+    if history.done >= iterations and not history.finished:
         state = "done; its final network is not in this folder"
-    words = f"Iteration {record.done:,} of {iterations:,}, {state}. Trained on {data.folder}"
+    words = f"Iteration {history.done:,} of {iterations:,}, {state}. Trained on {data.folder}"
     words += "" if data.labelled is None else f" with {data.labelled} labels"
-    if record.speeds:
-        words += f", {list(record.speeds.values())[-1]:.1f} iterations per second"
+    if history.speeds:
+        words += f", {list(history.speeds.values())[-1]:.1f} iterations per second"
     return f"{words}."
 
 
-def _no_network(record: RunHistory) -> str:
-    if record.done >= record.settings.schedule.iterations:
+def _no_network(history: RunHistory) -> str:
+    """Return why a section that needs the network is left out."""
+    if history.done >= history.settings.schedule.iterations:
         return "Needs the network, which is not in the run folder."
     return "The run has not saved a network yet."
 
 
-def _logged_gates(record: RunHistory) -> Allocation:
-    last = record.steps[-1]
+def _source(history: RunHistory, saved: Saved | None) -> str:
+    """Return what the allocation was read from, in words."""
+    if saved is None:
+        return f"the log at iteration {history.iterations[-1]:,}"
+    return f"the network in {saved.part}, saved at iteration {saved.card.training.get('iteration', history.done):,}"
+
+
+def _logged_gates(history: RunHistory) -> Allocation:
+    """Return the gates as the last logged iteration has them; their grids and costs are not known."""
+    last = history.steps[-1]
     rows = []
-    for site in record.sites:
+    for site in history.sites:
         strength, alpha = last[f"D.{site}"], last[f"alpha.{site}"]
         state = "closed" if strength == 0 else "open"
         rows.append(GateRow(site, None, None, strength, alpha, strength**alpha, state, retired=False, macs=None))  # type: ignore[arg-type]
     return Allocation(rows)
 
 
-def _gates(record: RunHistory, gates: Allocation, marks: Sequence[Mark]) -> list[Section]:
-    """Return what the gates did over the iterations, after each disturbance, and under the probes, if any."""
-    if not record.sites:
-        return []
-    drawn = row(strengths(record, marks), orders(record, marks), responses(gates))
-    sections = [Section("Gates", drawn), *(after_section(record, mark) for mark in marks)]
-    return [*sections, probes_section(record, marks)] if record.probes else sections
-
-
-def _training(record: RunHistory, marks: Sequence[Mark]) -> Section:
-    if not record.validations:
+def _training_section(history: RunHistory, marks: Sequence[Mark]) -> Section:
+    if not history.validations:
         return Section(
-            "Training and metrics", row(losses(record, marks)) + paragraph("The run has not been validated.")
+            "Training and metrics", row(losses(history, marks)) + paragraph("The run has not been validated.")
         )
-    best, last = max(record.validations, key=lambda found: found.mean), record.validations[-1]
+    best, last = max(history.validations, key=lambda each: each.mean), history.validations[-1]
     head = ("scan", f"Dice at {best.iteration:,}, the best", f"Dice at {last.iteration:,}, the last")
     rows = [("mean", f"{best.mean:.4f}", f"{last.mean:.4f}")]
     for case, score in last.cases.items():
         rows.append((case, f"{best.cases[case]:.4f}" if case in best.cases else "", f"{score:.4f}"))
-    return Section("Training and metrics", row(losses(record, marks), validation(record, marks)) + table(head, rows))
+    return Section("Training and metrics", row(losses(history, marks), validation(history, marks)) + table(head, rows))
 
 
-def _cost(record: RunHistory, costs: tuple[Cost, Cost] | None) -> Section:
+def _cost_section(history: RunHistory, costs: tuple[Cost, Cost] | None) -> Section:
     if costs is None:
-        return Section("Cost", paragraph(_no_network(record)))
+        return Section("Cost", paragraph(_no_network(history)))
     before, after = costs
-    counted = {"all gates open": before, "closed gates retired": after}
     head = ("", "parameters", "multiply-adds", "in transforms", "in the rest", "transforms by")
     rows = [
         (
             name,
-            f"{one.parameters:,}",
-            f"{giga(one.macs)} G",
-            f"{giga(one.transform)} G",
-            f"{giga(one.rest)} G",
-            "/".join(one.transforms) or "none",
+            f"{counted.parameters:,}",
+            f"{giga(counted.macs)} G",
+            f"{giga(counted.transform)} G",
+            f"{giga(counted.rest)} G",
+            "/".join(counted.transforms) or "none",
         )
-        for name, one in counted.items()
+        for name, counted in (("all gates open", before), ("closed gates retired", after))
     ]
     words = (
-        f"One forward pass on {'x'.join(map(str, after.shape))}. Retiring takes {1 - after.macs / before.macs:.1%} of "
+        f"One forward pass on {grid_name(after.shape)}. Retiring takes {1 - after.macs / before.macs:.1%} of "
         f"the multiply-adds and changes no bit of the output. Counter: {after.counter}."
     )
     return Section("Cost before and after retirement", table(head, rows) + paragraph(words))
 
 
-def _slices(record: RunHistory, saved: Saved | None, scans: int, progress: Progress) -> Section:
-    title = "Validation scans"
+def _scans_section(history: RunHistory, saved: Saved | None, scans: int, progress: Progress) -> Section:
     if saved is None:
-        return Section(title, paragraph(_no_network(record)))
-    try:
-        cases = open_dataset(record.settings.data.folder).split("validation")[:scans]
-        predictor = Predictor(saved.model)
-        figures = []
-        for done, case in enumerate(cases, start=1):
-            figures.append(scan_figure(predictor, case))
-            progress(done, len(cases))
-    except BadInput as error:
-        return Section(title, paragraph(f"Left out, because the dataset of the run cannot be read: {error}."))
-    except ValueError as error:  # scans of other channels than the network's, or weights that diverged
-        return Section(title, paragraph(f"Left out, because the network cannot segment them: {error}."))
-    if not figures:
-        return Section(title, paragraph("Left out: the dataset has no validation scans, or none were asked for."))
-    words = f"By the network in {saved.part}, full sliding window, no component removed."
-    return Section(title, paragraph(words) + "\n".join(figures))
+        return Section("Validation scans", paragraph(_no_network(history)))
+    return validation_section(history, saved, scans, progress)
 
 
-def _settings(record: RunHistory) -> Section:
-    settings = [(name, str(value)) for name, value in flattened(record.settings).items()]
+def _settings_section(history: RunHistory) -> Section:
+    settings = [(name, str(value)) for name, value in flattened(history.settings).items()]
     versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in _LIBRARIES]
     words = paragraph("Versions are those this page was written with.")

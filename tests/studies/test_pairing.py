@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from fheat.report.pairing import agreement, attenuations, foretold, pairings, probes_section
+from fheat.report.gates import probes_section
+from fheat.studies.pairing import agreement, attenuation_figure, pairing_figure, prediction_sentence
 from fheat.training.runs import ProbeAt, RunHistory, read_history
 from tests.report.test_report import Reader, probe, write_lines
 from tests.training.helpers import settings_of
@@ -50,13 +51,13 @@ def test_agreement_counts_signs_that_told_the_end(tmp_path):
     found = record(tmp_path, probes)
     assert found.survivors == ["dec1"]
     assert agreement(found) == {0: (2, 3), 2: (3, 3), 4: (0, 1)}
-    assert foretold(found) == (
+    assert prediction_sentence(found) == (
         "At iteration 0 the sign of the pairing P agrees with the last state of 2 of 3 gates (enc1 has P = +1.00e-03 "
         "and is closed); at 4 with that of 0 of 1. P > 0: the loss falls when the gate opens."
     )
     sure = {0: dict(zip(SITES, (at(1.0, error=0.4), at(1.0, error=0.6), at(-1.0, error=0.1)), strict=True))}
     found = record(tmp_path, sure)
-    assert agreement(found, sure=2.0) == {0: (0, 2)}
+    assert agreement(found, beyond_errors=2.0) == {0: (0, 2)}
     assert Reader(probes_section(found).body).tables[0][-2:] == [
         ["signs that agree", "", "0 of 3"],
         ["beyond 2 errors", "", "0 of 2"],
@@ -70,10 +71,10 @@ def test_captions_have_the_numbers(tmp_path):
     }
     deepens = "dec1 deepens from 0.4720 at iteration 0 to 0.1110 at 3"
     found = record(tmp_path, probes)
-    assert f"{deepens}; closed gates hold at exactly 1." in attenuations(found)
-    assert "at iteration 3: enc1 -1.00e+00, enc2 -1.00e+00, dec1 +2.00e+00." in pairings(found)
+    assert f"{deepens}; closed gates hold at exactly 1." in attenuation_figure(found)
+    assert "at iteration 3: enc1 -1.00e+00, enc2 -1.00e+00, dec1 +2.00e+00." in pairing_figure(found)
     probes[4] = {"enc1": at(-1.0, 0.999)}
-    assert f"{deepens}; closed gates lie between 0.999000 and 1.000000." in attenuations(record(tmp_path, probes))
+    assert f"{deepens}; closed gates lie between 0.999000 and 1.000000." in attenuation_figure(record(tmp_path, probes))
     body = Reader(probes_section(record(tmp_path, probes)).body)
     assert body.tables[0] == [
         ["site", "state", "P at 0", "P at 3", "P at 4"],

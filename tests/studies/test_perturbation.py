@@ -5,7 +5,8 @@ import math
 import pytest
 
 from fheat.report.curves import losses, orders, strengths, validation
-from fheat.report.perturbation import After, after, after_section, marks_of
+from fheat.report.gates import perturbation_section
+from fheat.studies.perturbation import GateAfter, gates_after, perturbation_marks
 from fheat.training.runs import RunHistory, Validation
 from tests.report.test_report import Reader
 from tests.training.helpers import settings_of
@@ -34,7 +35,7 @@ def record(tmp_path):
 
 
 def test_every_gate_before_right_after_and_at_the_end(record):
-    found = {gate.site: gate for gate in after(record, 3)}
+    found = {gate.site: gate for gate in gates_after(record, 3)}
     for site, values in STRENGTHS.items():
         gate = found[site]
         assert (gate.before, gate.right_after, gate.end) == (values[2], values[3], values[5])
@@ -51,24 +52,24 @@ def test_every_gate_before_right_after_and_at_the_end(record):
 
 
 def test_at_the_edges_of_the_log(record):
-    assert after(record, 6) == []
-    assert "has not come that far" in after_section(record, (6, "noise")).body
-    first = after(record, 0)[0]
+    assert gates_after(record, 6) == []
+    assert "has not come that far" in perturbation_section(record, (6, "noise")).body
+    first = gates_after(record, 0)[0]
     assert math.isnan(first.before)
-    assert first == After("back", first.before, 0.1, 0.0, 6)
+    assert first == GateAfter("back", first.before, 0.1, 0.0, 6)
     assert not first.reopened
-    assert "No gate was closed before." in after_section(record, (0, "noise")).body
+    assert "No gate was closed before." in perturbation_section(record, (0, "noise")).body
 
 
 def test_words_and_table(record):
-    section = after_section(record, (3, "noise 0.3"))
+    section = perturbation_section(record, (3, "noise 0.3"))
     assert section.title == "Perturbed after iteration 3: noise 0.3"
     reader = Reader(section.body)
     assert "2 of 4 closed gates opened, 1 of them went back to exactly D = 0." in reader.text
     said = "0.9026 before (iteration 2), 0.8500 the first after (iteration 4), 0.8722 at the end (iteration 6)."
     assert f"Validation Dice: {said}" in reader.text
     assert reader.tables[0][1] == ["back", "0", "0.3000", "0", "back at exactly 0 from 6 on"]
-    assert "0 of 4 closed gates opened, all held at exactly D = 0." in after_section(record, (2, "spike")).body
+    assert "0 of 4 closed gates opened, all held at exactly D = 0." in perturbation_section(record, (2, "spike")).body
 
 
 def test_marks_are_drawn_and_named(record):
@@ -80,7 +81,7 @@ def test_marks_are_drawn_and_named(record):
 
 
 def test_marks_of_the_settings():
-    assert marks_of(settings_of(data="x").research) == []
-    assert marks_of(settings_of(data="x", noise_at=8000).research) == [(8000, "noise 0.3")]
+    assert perturbation_marks(settings_of(data="x").research) == []
+    assert perturbation_marks(settings_of(data="x", noise_at=8000).research) == [(8000, "noise 0.3")]
     both = settings_of(data="x", noise_at=8000, spike_at=6000, spike_for=200)
-    assert marks_of(both.research) == [(6000, "rate x 10 for 200"), (8000, "noise 0.3")]
+    assert perturbation_marks(both.research) == [(6000, "rate x 10 for 200"), (8000, "noise 0.3")]

@@ -1,0 +1,50 @@
+"""Validation scans of a run, segmented by the network it left and compared with their references."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from fheat.data.layouts import open_dataset
+from fheat.data.read import read_image, read_label
+from fheat.inference.predictor import Predictor
+from fheat.io.volume import Volume
+from fheat.metrics.masks import dice
+from fheat.system.errors import BadInput
+from fheat.system.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class SegmentedScan:
+    """One scan with its predicted mask, its reference mask and the Dice of every class on the scan's own grid."""
+
+    case: str
+    image: Volume
+    predicted: Volume
+    reference: Volume
+    dice: dict[str, float]
+
+
+def segment_validation_scans(
+    model: nn.Module, dataset: str, count: int, progress: Progress = silent
+) -> Iterator[SegmentedScan]:
+    """Yield the first `count` validation scans of a dataset, segmented by the network with its full sliding window.
+
+    One scan is in memory at a time. Raises `BadInput` where the dataset cannot be read, and `ValueError` where the
+    network cannot segment a scan.
+    """
+    cases = open_dataset(dataset).split("validation")[:count]
+    predictor = Predictor(model)
+    for done, case in enumerate(cases, start=1):
+        image = read_image(case)
+        reference = read_label(case, image)
+        if reference is None:
+            raise BadInput(case.images[0], "has no label to compare with", "choose another scan")
+        predicted = predictor.segment(image)
+        scores = {
+            name: dice(np.isin(predicted.data, values), np.isin(reference.data, values))
+            for name, values in predictor.classes.items()
+        }
+        yield SegmentedScan(case.id, image, predicted, reference, scores)
+        progress(done, len(cases))
