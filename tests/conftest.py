@@ -41,9 +41,8 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of six iterations; its dataset lies beside it in `scans`. Tests must not change it."""
-    from fheat.training.loop import Run
-
     from fheat.data.phantom import write_phantoms
+    from tests.training.helpers import Run, settings_of
 
     root = tmp_path_factory.mktemp("report")
     write_phantoms(root / "scans", 10, test=0, shape=(40, 36, 34))

@@ -23,7 +23,9 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
 
-SHAPES = [(1, 8, (3, 4, 5)), (2, 10, (5, 3, 4)), (3, 17, (2, 5, 7))]
+SHAPES = [(1, 8, (3, 4, 5)), (2, 10, (5, 3, 4)), (2, 17, (3, 5, 9))]
+"""Samples, channels and grids. The last one has two programs per sample; the first walks two tiles, the second one and
+a part."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def _poison(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", poisoned(empty))
     monkeypatch.setattr(torch, "empty_like", poisoned(empty_like))
-    monkeypatch.setattr(launch, "PROGRAMS", 6)
+    monkeypatch.setattr(launch, "PROGRAMS", 4)
     launch.tiling.cache_clear()
     yield
     launch.tiling.cache_clear()
@@ -75,8 +77,8 @@ def gate_at(delta):
 
 @pytest.mark.parametrize(
     ("shape", "delta"),
-    [(0, 0.7), (1, None), (1, 0.7), (1, -0.1), (2, 0.7)],
-    ids=["small", "retired", "open", "closed", "large"],
+    [(0, 0.7), (1, None), (1, -0.1), (2, 0.7)],
+    ids=["small", "retired", "closed", "large"],
 )
 def test_a_stage_and_all_its_gradients(shape, delta):
     samples, channels, grid = SHAPES[shape]
@@ -165,16 +167,16 @@ def test_moments_survive_a_mean_far_from_zero():
 
 
 def smooth(seed, radius, cut):
-    noise = torch.randn(1, 1, 14, 13, 11, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(1, 1, 12, 11, 9, generator=torch.Generator().manual_seed(seed))
     return F.avg_pool3d(noise, 2 * radius + 1, stride=1, padding=radius)[0, 0] > cut
 
 
 @pytest.mark.parametrize(("radius", "cut"), [(0, 1.3), (1, 0.2), (2, 0.05)])
 def test_the_largest_component_equals_its_twin_and_cc3d(radius, cut):
-    masks = torch.stack([smooth(1, radius, cut), torch.zeros(14, 13, 11, dtype=torch.bool), smooth(2, radius, cut)])
+    masks = torch.stack([smooth(1, radius, cut), torch.zeros(12, 11, 9, dtype=torch.bool), smooth(2, radius, cut)])
     plain = largest_component(masks)
     with kernels.use("always"):
-        found = largest_component(masks)
+        found = largest_component(masks, rounds=4)  # enough for these masks, as the default of the twin
     assert torch.equal(found, plain)
     assert not found[1].any()
     numbered = cc3d.connected_components(masks[0].numpy(), connectivity=26)
@@ -254,8 +256,8 @@ for name in ("norm", "mixer", "fheat", "depthwise", "transform", "tiles", "conv"
         if not here or "BLOCK" not in kernel.arg_names or kernel.fn.__name__ == "tile_at":  # a part of kernels
             continue
         pointer = "*i32" if name == "largest_component" else "*fp32"
-        for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant
-            fixed = numbers | (dict.fromkeys(WHOLE, 1) if ones else {})
+        for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant; small tiles show that too
+            fixed = numbers | (dict.fromkeys(WHOLE, 1) | {"BLOCK": numbers["BLOCK"] // 4} if ones else {})
             kinds = {"mask": "*u8", "eps": "fp32"} | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
             kinds |= dict.fromkeys(BYTES, "*u8")
             signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
