@@ -10,7 +10,7 @@ from pages import TEXTS, study
 from pages.common import formatted, span, table
 from results import ROOT
 
-from fheat.report.pairing import agreement
+from fheat.studies.pairing import agreement
 from fheat.training.runs import read_history
 
 
