@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fheat
+from fheat.methods.registry import list_methods
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fheat"
@@ -140,3 +141,17 @@ def test_allocation_is_a_function_and_no_module_replaces_its_class():
     gates = fheat.allocation(fheat.FractionalHeat())
     assert len(gates) == 1
     assert not any("__class__" in path.read_text() for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_training_data_and_verbs_know_no_method_by_name(path):
+    """A method is a plug-in: beside its own file, only experiments, studies and benchmarks may choose one."""
+    if room_of(path) not in ("training", "data", "cli", "system", "inference", "models", "networks", "gates"):
+        return
+    tree = ast.parse(path.read_text())
+    methods = set(list_methods())
+    assert not {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} & methods
+    shared = {f"fheat.methods.{name}" for name in ("base", "registry")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fheat.methods"):
+            assert node.module in shared, f"{path.name} imports {node.module}"

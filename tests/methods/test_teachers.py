@@ -1,0 +1,153 @@
+"""Mean teacher and UA-MT against a literal transcription, and what they share."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fheat.methods.base import Task
+from fheat.methods.losses import half_supervised_loss
+from fheat.methods.mean_teacher import MeanTeacher, MeanTeacherSettings
+from fheat.methods.registry import list_methods, method_class, register_method
+from fheat.methods.teacher import noisy, ramped_weight
+from fheat.methods.ua_mt import UAMT, UAMTSettings
+from tests.methods.predictions import batch_of
+
+GRID = (6, 5, 4)
+KINDS = {"mean_teacher": (MeanTeacher, MeanTeacherSettings), "ua_mt": (UAMT, UAMTSettings)}
+
+
+class Linear(nn.Module):
+    """One weight per class: logits are the image times the weights, so a teacher differs from its student by them."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.weights = nn.Parameter(torch.linspace(-1, 2, classes))
+
+    def forward(self, x):
+        return x * self.weights.view(1, -1, 1, 1, 1)
+
+
+def build(name, classes=2, iterations=100, **settings):
+    method, kind = KINDS[name]
+    method = method(kind(**settings), Task(GRID, 2, classes, iterations=iterations))
+    model = Linear(classes)
+    method.prepare(model, lambda: Linear(classes))
+    return method, model
+
+
+def batch(classes=2):
+    images, unlabelled = torch.randn(2, 1, *GRID), torch.randn(2, 1, *GRID)
+    return batch_of(images, torch.randint(classes, (2, *GRID)), unlabelled)
+
+
+def literal_supervised(logits, labels, classes):
+    p, dice = logits.softmax(1), 0.0
+    for k in range(1, classes):
+        g = (labels == k).float()
+        dice += 1 - (2 * (p[:, k] * g).sum() + 1e-5) / ((p[:, k] ** 2).sum() + (g**2).sum() + 1e-5)
+    return (F.cross_entropy(logits, labels) + dice / (classes - 1)) / 2
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_supervised_half(classes):
+    logits, labels = torch.randn(2, classes, *GRID), torch.randint(classes, (2, *GRID))
+    assert half_supervised_loss(logits, labels).item() == pytest.approx(
+        literal_supervised(logits, labels, classes).item(), rel=1e-5
+    )
+    perfect = 50 * F.one_hot(labels, classes).movedim(-1, 1).float()
+    assert half_supervised_loss(perfect, labels).item() == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_mean_teacher_is_its_formula(classes):
+    """Without noise, so that the teacher's target is known."""
+    method, model = build("mean_teacher", classes, noise=0.0, ramp=10)
+    with torch.no_grad():
+        method.teacher.network.weights.mul_(0.5)
+    given = batch(classes)
+    for step in range(3):
+        losses = method.losses(model, given)
+        target = method.teacher.network(given.unlabelled).softmax(1)
+        expected = (model(given.unlabelled).softmax(1) - target).square().mean()
+        weight = 0.1 * math.exp(-5 * (1 - step / 10) ** 2)
+        assert losses["consistency"].item() == pytest.approx(expected.item(), rel=1e-5)
+        assert losses["weight"].item() == pytest.approx(weight, rel=1e-5)
+        supervised = literal_supervised(model(given.images), given.labels, classes)
+        assert losses["total"].item() == pytest.approx((supervised + weight * expected).item(), rel=1e-5)
+    losses["total"].backward()
+    assert model.weights.grad.abs().sum() > 0
+    assert method.teacher.network.weights.grad is None
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_ua_mt_learns_only_where_the_teacher_is_certain(classes):
+    method, model = build("ua_mt", classes, noise=0.0, iterations=50)
+    with torch.no_grad():
+        method.teacher.network.weights.mul_(1.5)
+    given = batch(classes)
+    losses = method.losses(model, given)
+    target = method.teacher.network(given.unlabelled).softmax(1)
+    threshold = (0.75 + 0.25 * math.exp(-5)) * math.log(classes)
+    total, kept = 0.0, 0
+    for sample in range(2):
+        for x in range(GRID[0]):
+            for y in range(GRID[1]):
+                for z in range(GRID[2]):
+                    p = target[sample, :, x, y, z]
+                    if -(p * (p + 1e-6).log()).sum() < threshold:
+                        student = model(given.unlabelled)[sample, :, x, y, z].softmax(0)
+                        total, kept = total + (student - p).square().sum().item(), kept + 1
+    assert 0 < kept < 2 * math.prod(GRID)
+    assert losses["consistency"].item() == pytest.approx(total / (classes * kept), rel=1e-4)
+    assert losses["certain"].item() == pytest.approx(kept / (2 * math.prod(GRID)))
+
+
+def test_at_the_end_everything_is_certain_and_ua_mt_is_the_mean_teacher():
+    given = batch()
+    (uncertain, model), (plain, other) = build("ua_mt", noise=0.0, iterations=5), build("mean_teacher", noise=0.0)
+    for method in (uncertain, plain):
+        method.steps.fill_(5)
+        with torch.no_grad():
+            method.teacher.network.weights.mul_(1.5)
+    found, expected = uncertain.losses(model, given), plain.losses(other, given)
+    assert found["certain"] > 0.99  # all but voxels where both classes are equally likely
+    assert found["consistency"].item() == pytest.approx(expected["consistency"].item(), rel=1e-2)
+
+
+def test_noise_is_cut_at_two_deviations():
+    added = noisy(torch.zeros(4, 1, 20, 20, 20), 0.1)
+    assert added.abs().max().item() == pytest.approx(0.2)
+    assert added.std().item() == pytest.approx(0.0959, abs=2e-3)  # of a normal distribution cut at two deviations
+    assert torch.equal(noisy(added, 0.0), added)
+
+
+def test_a_short_ramp_is_smooth_and_the_published_one_has_stairs():
+    assert ramped_weight(torch.tensor(3), 30) < ramped_weight(torch.tensor(4), 30)
+    assert ramped_weight(torch.tensor(30), 30) == 1
+    assert ramped_weight(torch.tensor(151)) == ramped_weight(torch.tensor(299))
+
+
+def test_the_registry_names_the_nearest_and_checks_what_it_is_given(monkeypatch):
+    with pytest.raises(ValueError, match="perhaps mean_teacher is meant"):
+        method_class("mean_techer")
+    with pytest.raises(ValueError, match="exists already"):
+        register_method("cse", MeanTeacher)
+    with pytest.raises(ValueError, match="must be a subclass"):
+        register_method("mine", nn.Module)
+    monkeypatch.setattr("fheat.methods.registry._REGISTERED", {})
+    register_method("mine", MeanTeacher)
+    assert method_class("mine") is MeanTeacher
+    assert list_methods()[-1] == "mine"
+
+
+@pytest.mark.parametrize("name", ["cse", "supervised", "mean_teacher", "ua_mt"])
+def test_every_method_says_what_it_is(name):
+    method = method_class(name)
+    assert method.title
+    assert method.Settings().name == name
+    assert all(field.description or key == "name" for key, field in method.Settings.model_fields.items())
+    assert method.names[0] == "total"
+    assert method.needs.unlabelled == (name != "supervised")
