@@ -1,6 +1,6 @@
-"""The shell of a report: one HTML page that needs nothing else, light or dark as the reader has it, wide or narrow.
+"""One HTML page that needs no other file, in the reader's light or dark colours, on wide and narrow screens.
 
-Whatever is given as words is escaped. What is already HTML, such as the output of `table`, goes through `Section.body`.
+Arguments that are words are escaped. What is HTML already, such as the result of `table`, is put into `Section.body`.
 """
 
 import base64
@@ -12,19 +12,19 @@ from html import escape
 from fheat.figures.theme import STYLE
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]\d+)?( ± [\d.e+-]+)?( [GM%]|%)?")
-_RIGHT = ' class="n"'
+_FLUSH_RIGHT = ' class="n"'
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, in words, and what stands under it, in HTML."""
+    """A section of a page: a heading in words, and a body in HTML."""
 
     title: str
     body: str
 
 
 def page(title: str, lead: str, sections: Sequence[Section], summary: str = "") -> str:
-    """Return the whole page: what it is about, the outcome in a sentence, and the sections."""
+    """Return the whole page: title, lead, the outcome in a sentence, and the sections."""
     outcome = f'<p class="summary">{escape(summary)}</p>\n' if summary else ""
     body = "\n".join(f"<section>\n<h2>{escape(section.title)}</h2>\n{section.body}\n</section>" for section in sections)
     return (
@@ -42,9 +42,9 @@ def paragraph(words: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, long: bool = False) -> str:
-    """Return cells, in words, as a table that scrolls by itself where it is wider than the page.
+    """Return a table of cells in words; it scrolls by itself where it is wider than the page.
 
-    Columns of numbers stand to the right. `long` breaks the lines of all but the first column.
+    Columns of numbers are flush right. With `long` the lines of all columns but the first may break.
     """
     numbers = [all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in zip(*rows, strict=True)]
     numbers = numbers or [False] * len(head)
@@ -54,7 +54,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, long: bool = Fa
 
 
 def figure(content: str, caption: str) -> str:
-    """Return a picture, in HTML, with its caption, in words."""
+    """Return a figure: a picture in HTML with its caption in words."""
     return f"<figure>\n{content}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
@@ -64,9 +64,9 @@ def row(*figures: str) -> str:
 
 
 def planes(pictures: Sequence[tuple[str, bytes]], name: str | None = None) -> str:
-    """Return PNGs, each with words that say what it shows, as images side by side that the page itself holds.
+    """Return PNGs as images side by side, stored in the page itself; each comes with words that say what it shows.
 
-    A picture that stands alone may have a name, unique in the page.
+    A single picture may have a name, which is unique in the page.
     """
     begin = "<img" if name is None else f'<img id="{escape(name)}"'
     images = [
@@ -78,7 +78,7 @@ def planes(pictures: Sequence[tuple[str, bytes]], name: str | None = None) -> st
 
 def _cells(kind: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
     pairs = zip(cells, numbers, strict=True)
-    return f"<tr>{''.join(f'<{kind}{_RIGHT * number}>{escape(cell)}</{kind}>' for cell, number in pairs)}</tr>"
+    return f"<tr>{''.join(f'<{kind}{_FLUSH_RIGHT * number}>{escape(cell)}</{kind}>' for cell, number in pairs)}</tr>"
 
 
 def _block(begin: str, lines: Sequence[str], end: str) -> str:

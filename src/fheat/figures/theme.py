@@ -1,4 +1,4 @@
-"""How a report looks: its colours, light and dark, and its style sheet."""
+"""The look of pages: colours on light and on dark screens, and the style sheet."""
 
 PALETTE = (
     ("#c8352b", "#ff8272"),
@@ -10,9 +10,9 @@ PALETTE = (
     ("#be3d7c", "#f18fba"),
     ("#75751a", "#c8c85e"),
 )
-"""Colours of lines, on white and on black."""
+"""Colours of lines: each on white and on black."""
 QUIET = "#8b9197", "#868d94"
-"""Of what is not to stand out."""
+"""Colour of lines that should not stand out, on white and on black."""
 
 
 def _lines(dark: bool) -> str:
