@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fheat.figures.theme import PALETTE, QUIET
+from fheat.figures.page import PALETTE, QUIET
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
