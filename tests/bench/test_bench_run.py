@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fheat import cost, create_model
-from fheat.bench.operator import gate_grids
+from fheat.bench.forward import gate_grids
 from fheat.bench.plan import Plan
 from fheat.bench.run import run_plan
 from fheat.bench.scan import part_shape

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fheat.bench.networks import EVERY, SMALL, build
-from fheat.bench.plan import Plan, grids, numbers
+from fheat.bench.plan import EVERY_NETWORK, SMALL_NETWORKS, Plan, build, grids, numbers
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
@@ -18,8 +17,8 @@ def test_everything_at_once_is_small_on_a_cpu_only():
     assert here.patch_of("window") == (64, 64, 48)
     assert there.patch_of("step") == (112, 112, 80)
     assert here.rounds_of("window") == 3
-    assert here.models_of("scan") == (*SMALL, "segresnet")
-    assert there.models_of("scan") == EVERY
+    assert here.models_of("scan") == (*SMALL_NETWORKS, "segresnet")
+    assert there.models_of("scan") == EVERY_NETWORK
 
 
 def test_la_is_the_default_scan():

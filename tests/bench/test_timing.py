@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from fheat.bench.forward import doublings, exponent
 from fheat.bench.timing import MOST_REPEATS, interleaved, ratios, turns
-from fheat.bench.window import doublings, exponent
 from fheat.system.machine import machine
 
 

@@ -1,19 +1,40 @@
-"""The plan of a benchmark: what is measured, on which networks and sizes, where the options leave a choice."""
+"""The plan of a benchmark: what is measured, at which sizes and on which networks, which are built here by name."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
-from fheat.bench.networks import EVERY, SMALL
+import torch
+
 from fheat.bench.timing import Precision
+from fheat.gates.retire import retire
 from fheat.inference.windows import Windows
-from fheat.networks.base import checked_patch_size
+from fheat.networks.base import SegmentationNetwork, checked_patch_size
+from fheat.networks.registry import create_model
+from fheat.ops.gates import gates_of
+from fheat.system.errors import BadInput
 
 Triple = tuple[int, int, int]
 What = Literal["all", "operator", "step", "window", "scan"]
 Part = Literal["operator", "step", "window", "scan"]
 PARTS: tuple[Part, ...] = ("operator", "step", "window", "scan")
 
+EVERY_NETWORK: Final = (
+    "fheat_seg/retired",
+    "fheat_seg/survivor",
+    "fheat_seg/open",
+    "fheat_seg_l/retired",
+    "light_unetr",
+    "light_unetr_l",
+    "segresnet",
+    "dynunet",
+    "swin_unetr",
+    "mednext",
+)
+SMALL_NETWORKS: Final = ("fheat_seg/retired", "fheat_seg/survivor", "fheat_seg/open", "light_unetr")
+GATE_STATES: Final = ("open", "survivor", "retired")
+"""States of the gates that may follow the name of a network, after a slash."""
 LA_PATCH: Triple = (112, 112, 80)
 """Patch of the networks for the LA dataset."""
 SMALL_PATCH: Triple = (64, 64, 48)
@@ -97,8 +118,8 @@ class Plan:
         if part == "step":
             return ("fheat_seg", "light_unetr") if self.kind == "cpu" else ("fheat_seg", "light_unetr", "segresnet")
         if self.quick:
-            return (*SMALL, "segresnet")
-        return SMALL if self.sizes or self.batches else EVERY
+            return (*SMALL_NETWORKS, "segresnet")
+        return SMALL_NETWORKS if self.sizes or self.batches else EVERY_NETWORK
 
     def channels_of(self) -> tuple[int, ...]:
         """Return the numbers of channels for which a gate is timed beside growing windows."""
@@ -117,6 +138,48 @@ class Plan:
     def longest_scan(self) -> float:
         """Return the number of seconds beyond which a network is timed on a part of the scan only."""
         return 5.0 if self.quick else 15.0
+
+
+@dataclass
+class Networks:
+    """The networks that could be built, by name and in the order asked for, and why others could not."""
+
+    built: dict[str, SegmentationNetwork] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Networks that could not be built, each with the reason."""
+
+
+def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0) -> Networks:
+    """Return networks with fresh weights, on a device, in evaluation mode.
+
+    A name is one of the registry. For a network with gates a state may follow: `/open` as built, `/survivor` with all
+    gates but the last closed and retired, `/retired` with all gates retired. A network whose library is not installed
+    is listed as missing. Raises `ValueError` for an unknown name, and `BadInput` where no network can be built.
+    """
+    networks = Networks()
+    for name in names:
+        try:
+            torch.manual_seed(seed)
+            networks.built[name] = _build(name, patch).to(device).eval()
+        except BadInput as error:
+            networks.missing[name] = str(error)
+    if not networks.built:
+        raise BadInput(", ".join(names), "none can be built", next(iter(networks.missing.values()), "name one"))
+    return networks
+
+
+def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
+    plain, _, state = name.partition("/")
+    model = create_model(plain, patch_size=patch)
+    gates = gates_of(model)
+    if state and (state not in GATE_STATES or not gates):
+        raise ValueError(f"network {name!r} is unknown: only networks with gates have /{', /'.join(GATE_STATES)}")
+    if state in ("survivor", "retired"):
+        for gate in list(gates.values())[: -1 if state == "survivor" else None]:
+            assert gate.delta is not None
+            gate.delta.data.fill_(-0.1)
+        model = retire(model)
+    return model  # type: ignore[return-value]
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

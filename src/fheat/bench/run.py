@@ -7,12 +7,17 @@ from typing import Any
 
 import torch
 
-from fheat.bench.networks import Networks, build
-from fheat.bench.operator import PATCHES, operator_times
-from fheat.bench.plan import Part, Plan
+from fheat.bench.forward import (
+    PATCHES,
+    batch_times,
+    growth_over_channels,
+    operator_times,
+    size_times,
+    window_times,
+)
+from fheat.bench.plan import Networks, Part, Plan, build
 from fheat.bench.step import step_times
 from fheat.bench.timing import Timer
-from fheat.bench.window import batch_times, growth_over_channels, size_times, window_times
 from fheat.system.machine import machine
 from fheat.system.progress import Progress
 

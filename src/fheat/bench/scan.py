@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.bench.networks import Networks
-from fheat.bench.plan import Triple
+from fheat.bench.plan import Networks, Triple
 from fheat.bench.timing import Candidate, Timer, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision

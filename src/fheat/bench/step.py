@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fheat.bench.networks import Networks
-from fheat.bench.plan import Triple
+from fheat.bench.plan import Networks, Triple
 from fheat.bench.timing import MOST_REPEATS, Timer, ratios
 from fheat.data.store import VolumeStore, pack_all
 from fheat.methods.base import Task

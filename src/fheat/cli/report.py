@@ -1,4 +1,4 @@
-"""`fheat report RUN`: what a run did and what it left, on one HTML page."""
+"""`fheat report RUN`: write the report of a run, one HTML page."""
 
 import json
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from fheat.system.progress import progress_bar
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write the report of a run that ended, was interrupted or is still going: a summary, allocation, gates, responses,
-    probes, cost, losses, validation, slices with contours, settings. One HTML file that needs nothing else. A log and
-    its settings suffice; sections that need the network or the dataset then say so.
+    """Write the report of a run that ended, was interrupted or still goes on: a summary, allocation, gates, responses,
+    probes, cost, losses, validation, slices with contours, settings. It is one HTML file that needs no other file. The
+    log and the settings of the run suffice; sections that need the network or the dataset then say so.
 
     Example: fheat report run --out run.html --figures figures
     """
@@ -28,13 +28,13 @@ class ReportOptions:
     out: Path | None = None
     """File to write; report.html in the run folder if not given."""
     figures: Path | None = None
-    """Folder to write every figure of the page into as well: SVG, slices as PNG, captions.json."""
+    """Folder that every figure of the page is written into as well: SVG, slices as PNG, captions.json."""
     scans: int = SCANS
-    """Validation scans to segment and show."""
+    """Number of validation scans that are segmented and shown."""
     inside: bool = False
-    """Also run the network over all validation scans: what its bottom blocks add, and where it attends."""
+    """Run the network over all validation scans as well, to show what its bottom blocks add and where it attends."""
     json: bool = False
-    """Print where the report is as JSON."""
+    """Print the path of the report as JSON."""
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Drawing: plots, pictures with captions, previews of masks, and the shell of a page."""
+"""Drawing: plots, pictures with captions, masks on their scans, and HTML pages."""

@@ -1,4 +1,4 @@
-"""Pictures with captions: parts of a page, and files of their own (SVG plots, PNG slices, `captions.json`)."""
+"""Pictures with captions, as parts of a page and as files: SVG plots, PNG slices and `captions.json`."""
 
 import base64
 import json
@@ -21,20 +21,21 @@ _INK, _PAPER = "#1d1f21", "#ffffff"
 def save_figures(content: str, folder: Path) -> list[Path]:
     """Write every figure of a page into a folder and return the files, `captions.json` last.
 
-    What has a name in the page has it here; slices are `slices-1-1.png` and on, by figure and plane. Captions lie by
-    file. Figures that an earlier `captions.json` in the folder names and this page does not have are removed.
+    A picture that has a name in the page keeps it; slices are named `slices-1-1.png` and so on, by figure and plane.
+    `captions.json` has the caption of every file. Files that an earlier `captions.json` in the folder lists and that
+    this page does not have are removed.
     """
     files: dict[str, tuple[str, bytes]] = {}
-    pictures = 0
+    slices = 0  # number of figures whose images have no name
     for body, words in _FIGURE.findall(content):
         caption = unescape(words)
         for svg, name in _PLOT.findall(body):
             files[f"{name}.svg"] = caption, standalone(svg).encode()
         images = _IMAGE.findall(body)
-        pictures += any(not name for name, _, _ in images)
+        slices += any(not name for name, _, _ in images)
         for plane, (name, shows, png) in enumerate(images, start=1):
             words = caption if name else f"{caption} {unescape(shows)}."
-            files[f"{name or f'slices-{pictures}-{plane}'}.png"] = words, base64.b64decode(png)
+            files[f"{name or f'slices-{slices}-{plane}'}.png"] = words, base64.b64decode(png)
     for name in _written_before(folder) - files.keys():
         (folder / name).unlink(missing_ok=True)
     for name, (_, data) in files.items():
@@ -45,16 +46,21 @@ def save_figures(content: str, folder: Path) -> list[Path]:
 
 
 def _written_before(folder: Path) -> set[str]:
-    """Return the names of the figures that `captions.json` of a folder lists: plain names of SVG and PNG alone."""
+    """Return the names of the SVG and PNG files that `captions.json` of a folder lists; other names are ignored."""
     try:
         names = set(json.loads((folder / CAPTIONS).read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):  # none, or not of ours: nothing is removed
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # no file, or not one of ours
         return set()
     return {name for name in names if isinstance(name, str) and re.fullmatch(r"[\w-]+\.(svg|png)", name)}
 
 
 def standalone(svg: str) -> str:
-    """Return a plot of a page as a file that any viewer shows: on white, colours as they are on a light page."""
+    """Return a plot of a page as an SVG file that any viewer shows: on white, in the colours of a light page."""
     svg = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", svg).replace("currentColor", _INK)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt" '
@@ -65,13 +71,15 @@ def standalone(svg: str) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """What it shows in words, `content` as HTML, and the same as the bytes of a file."""
+    """A picture with its caption, as HTML and as a file."""
 
     file: str
     """Name of the file, such as residual.svg."""
     caption: str
     content: str
+    """The picture in HTML, without its caption."""
     data: bytes
+    """Content of the file."""
 
     @property
     def html(self) -> str:
@@ -80,17 +88,17 @@ class Picture:
 
 
 def svg_picture(name: str, svg: str, caption: str) -> Picture:
-    """Return the drawing of a `Plot`."""
+    """Return the SVG of a `Plot` as a picture."""
     return Picture(f"{name}.svg", caption, svg, standalone(svg).encode())
 
 
 def png_picture(name: str, png: bytes, caption: str) -> Picture:
-    """Return a PNG."""
+    """Return a PNG as a picture."""
     return Picture(f"{name}.png", caption, planes([(caption, png)], name), png)
 
 
 def write_pictures(folder: Path, drawn: Sequence[Picture]) -> list[Path]:
-    """Write the file of every picture and return where they are."""
+    """Write the file of every picture into a folder and return the files."""
     for picture in drawn:
         write_file(folder / picture.file, picture.data)
     return [folder / picture.file for picture in drawn]

@@ -1,4 +1,4 @@
-"""Matplotlib without a screen, and a drawing as a PNG: the same bytes every time, nothing left open."""
+"""Plots with matplotlib, without a screen and with the same bytes every time: SVG in the colours of a page, or PNG."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,28 +11,17 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fheat.figures.theme import PALETTE, QUIET
+from fheat.figures.page import PALETTE, QUIET
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-__all__ = ["plt", "png_bytes"]
-
-
-def png_bytes(figure: Figure) -> bytes:
-    """Return a figure of `plt` as PNG and close it."""
-    page = BytesIO()
-    try:
-        figure.savefig(page, format="png", metadata={"Software": None})
-    finally:
-        plt.close(figure)
-    return page.getvalue()
-
+__all__ = ["plt"]  # other modules take pyplot from here, where its backend is chosen
 
 Mark = tuple[int, str]
-"""An iteration at which something was done to a run, and what."""
+"""An iteration at which a run was perturbed, and the label of the perturbation."""
 INK = "#010203"
-"""Stands for the page's colour of text; no plot uses it otherwise."""
+"""Placeholder for the text colour of the page; no plot uses it for anything else."""
 _STYLE: Any = {
     "svg.hashsalt": "fheat",
     "svg.fonttype": "none",
@@ -60,14 +49,14 @@ _STYLE: Any = {
 
 
 class Plot:
-    """Axes to draw on; `svg` holds the picture once the block of `plot` is left."""
+    """Axes to draw on; `svg` has the picture after the `with` block of `plot` has ended."""
 
     def __init__(self, axes: Any) -> None:
         self.axes = axes
         self.svg = ""
 
     def legend(self) -> None:
-        """Name the lines above the axes, where none of them runs, the grey ones last."""
+        """Draw the legend above the axes, where it covers no line, with grey lines last."""
         handles, labels = self.axes.get_legend_handles_labels()
         pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: pair[0].get_color() == QUIET[0])
         self.axes.figure.legend(*zip(*pairs, strict=True), loc="outside upper left", ncols=min(len(pairs), 5))
@@ -75,27 +64,37 @@ class Plot:
 
 @contextmanager
 def plot(name: str, words: str) -> Iterator[Plot]:
-    """Yield a `Plot`. `name` is unique in the page; `words` say what the plot shows to who cannot see it."""
+    """Yield a `Plot`. `name` is unique in the page; `words` describe the plot for readers who cannot see it."""
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 10]))
         try:
             drawing = Plot(axes)
             yield drawing
-            page = StringIO()
-            figure.savefig(page, format="svg", transparent=True, metadata={"Date": None})
-            drawing.svg = _inline(page.getvalue(), name, words)
+            content = StringIO()
+            figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+            drawing.svg = _inline(content.getvalue(), name, words)
         finally:
             plt.close(figure)
 
 
+def png_bytes(figure: Figure) -> bytes:
+    """Return a figure of `plt` as PNG and close it."""
+    content = BytesIO()
+    try:
+        figure.savefig(content, format="png", metadata={"Software": None})
+    finally:
+        plt.close(figure)
+    return content.getvalue()
+
+
 def colours(count: int) -> list[str]:
-    """Return colours that can be told apart on white and, once the page has replaced them, on black."""
+    """Return colours that can be told apart on white and, after the page has replaced them, on black."""
     return [PALETTE[index % len(PALETTE)][0] for index in range(count)]
 
 
 def gate_styles(sites: Sequence[str], survivors: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return how to draw each gate: the survivors strong, on top and by name, the closed ones thin and grey."""
+    """Return the line style of each gate: survivors thick, on top and named; closed gates thin and grey."""
     palette = dict(zip(survivors, colours(len(survivors)), strict=True))
     closed = [site for site in sites if site not in palette]
     label = f"{len(closed)} closed" if len(closed) > 1 else f"{closed[0]} (closed)" if closed else ""
@@ -108,12 +107,12 @@ def gate_styles(sites: Sequence[str], survivors: Sequence[str]) -> dict[str, dic
 
 
 def plain(value: float, position: int | None = None) -> str:
-    """Write a tick of a logarithmic axis as it is: as a formula it would need more than text."""
+    """Return the label of a tick on a logarithmic axis as plain text; a formula would need more than text."""
     return f"{value:g}"
 
 
 def draw_marks(axes: Any, marks: Sequence[Mark]) -> None:
-    """Draw a vertical line at each mark, its label beside the upper end."""
+    """Draw a vertical line at each mark, with its label beside the upper end."""
     for iteration, label in marks:
         axes.axvline(iteration, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
@@ -129,7 +128,7 @@ def draw_marks(axes: Any, marks: Sequence[Mark]) -> None:
 
 
 def _inline(svg: str, name: str, words: str) -> str:
-    """Take the picture out of its file: no prologue, no metadata, no size of its own, identifiers under a name."""
+    """Return an SVG file as part of a page: without prologue, metadata and size, with `name` before identifiers."""
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("xlink:href", "href").replace(INK, "currentColor")

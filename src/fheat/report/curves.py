@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fheat.figures.page import figure
+from fheat.figures.page import QUIET, figure
 from fheat.figures.plots import Mark, colours, draw_marks, gate_styles, plain, plot, plt
-from fheat.figures.theme import QUIET
 from fheat.gates.table import Allocation
 from fheat.training.runs import RunHistory
 

@@ -1,4 +1,4 @@
-"""Runs on disk: what a run folder tells about its run, and which network a name means."""
+"""Runs on disk: the history that a run folder logs, and the network that a folder or the name of a zoo model means."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,12 +15,14 @@ from fheat.training.run_folder import CONFIG, LOG, RunFolder
 from fheat.training.settings import TrainSettings
 
 _NO_LOSS = ("iteration", "norm", "rate", "per_second")
+"""Fields of a logged iteration that are no losses; neither are D and alpha of the gates."""
 _NESTED = ("cases", "probe")
+"""Fields that hold more than one number."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Mean Dice at an iteration, and that of every scan."""
+    """Validation Dice at an iteration: the mean, and that of every scan."""
 
     iteration: int
     mean: float
@@ -29,60 +31,65 @@ class Validation:
 
 @dataclass(frozen=True)
 class ProbeAt:
-    """What a probe found at a site: the pairing P at D = 0, the slope of the loss, each with its standard error, and
-    what is left of the gradient at the frequencies beside zero. NaN is what could not be measured."""
+    """What a probe measured at one gate; NaN stands for a number that could not be measured."""
 
     pairing: float
+    """P = -dL/dtau at D = 0."""
     error: float
+    """Standard error of the pairing."""
     slope: float
+    """-dL/dtau at the D of this iteration."""
     slope_error: float
+    """Standard error of the slope."""
     attenuation: float
+    """Part of the gradient that passes the gate, without the constant mode."""
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run as it is logged. `steps` has one mapping per logged iteration, at least one, in order; `speeds` iterations
-    per second, without validation and saving, by the iteration they were taken at; `probes` what was found at each
-    site, by iteration, in order, 0 for before the first step."""
+    """A run as its folder logs it."""
 
     folder: Path
     settings: TrainSettings
     steps: list[dict[str, float]]
+    """Losses and gates of every logged iteration, in order; there is at least one."""
     validations: list[Validation]
     speeds: dict[int, float]
+    """Iterations per second, without validation and saving, by the iteration at which they were measured."""
     probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
+    """What was measured at each site, by iteration, in order; iteration 0 is before the first step."""
 
     @property
     def iterations(self) -> list[int]:
-        """Of the steps."""
+        """Numbers of the logged iterations."""
         return [int(step["iteration"]) for step in self.steps]
 
     @property
     def done(self) -> int:
-        """Last logged iteration."""
-        return max(self.iterations[-1], *(found.iteration for found in self.validations), 0)
+        """Number of the last logged iteration."""
+        return max(self.iterations[-1], *(validation.iteration for validation in self.validations), 0)
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run reached its last iteration and saved its final network."""
         return self.done >= self.settings.schedule.iterations and (self.folder / "final").is_dir()
 
     @cached_property
     def losses(self) -> list[str]:
-        """Names of the losses, the one that is minimised first."""
+        """Names of the losses; the first is the one that is minimised."""
         return [name for name in self.steps[-1] if _is_loss(name)]
 
     @cached_property
     def sites(self) -> list[str]:
-        """Names of the gates."""
+        """Sites of the gates."""
         return [name.removeprefix("D.") for name in self.steps[-1] if name.startswith("D.")]
 
     def column(self, name: str) -> list[float]:
-        """Return one logged value over the steps."""
+        """Return one logged quantity over the iterations; NaN where it was not logged."""
         return [step.get(name, float("nan")) for step in self.steps]
 
     def closed_at(self, site: str) -> int | None:
-        """Return the first logged iteration from which a gate is closed to the end, None for an open one."""
+        """Return the first logged iteration from which a gate is closed to the end, or None for an open gate."""
         closed = None
         for iteration, strength in zip(self.iterations, self.column(f"D.{site}"), strict=True):
             if strength != 0:
@@ -93,14 +100,14 @@ class RunHistory:
 
     @property
     def survivors(self) -> list[str]:
-        """Gates that are open in the last logged iteration."""
+        """Sites of the gates that are open in the last logged iteration."""
         return [site for site in self.sites if self.steps[-1][f"D.{site}"] != 0]
 
 
 def read_history(folder: Path) -> RunHistory:
-    """Read a run folder, of a run that ended or not, or raise `BadInput`.
+    """Return the history in the folder of a run that ended, stopped or still goes on, or raise `BadInput`.
 
-    A last line without its end is one that is being written, or was when the run was killed: it is left out.
+    A last line of the log without a line end is ignored: it is being written, or was when the run was killed.
     """
     if not folder.is_dir():
         raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
@@ -131,8 +138,8 @@ def read_history(folder: Path) -> RunHistory:
             steps.append(line)
     if not steps:
         raise BadInput(path, "holds no iteration yet", "wait until the run has logged some")
-    for iteration, found in probes.items():
-        if unknown := [site for site in found if f"D.{site}" not in steps[0]]:
+    for iteration, sites in probes.items():
+        if unknown := [site for site in sites if f"D.{site}" not in steps[0]]:
             reason = f"the probe at iteration {iteration} has a gate that no iteration has, {min(unknown)}"
             raise BadInput(path, reason, "restore it, or resume the run")
     return RunHistory(folder, settings, steps, validations, speeds, dict(sorted(probes.items())))
@@ -143,19 +150,20 @@ def _is_loss(name: str) -> bool:
 
 
 def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
+    """Return one line of a log as a mapping, or raise `BadInput`; `last` is the last iteration of the run."""
     try:
         line = json.loads(text)
         numbers = {name: value for name, value in line.items() if name not in _NESTED} | line.get("cases", {})
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
             raise TypeError("a value is no number")
-        [float(value) for value in numbers.values()]  # an integer may be too large for that
+        [float(value) for value in numbers.values()]  # raises for an integer that is too large
         if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
             raise TypeError("a value is missing")
         first = 0 if "probe" in line else 1
         if not first <= line["iteration"] <= last:
             raise ValueError(f"iteration is not in {first} to {last}")
         if "probe" in line:
-            line["probe"] = {site: _probe_at(found) for site, found in line["probe"].items()}
+            line["probe"] = {site: _probe_at(logged) for site, logged in line["probe"].items()}
         if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
             raise KeyError("alpha of a gate")
     except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -163,11 +171,11 @@ def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
     return dict(line)
 
 
-def _probe_at(found: dict[str, float | None]) -> ProbeAt:
-    """Check what is logged of a site; all but the pairing may be null."""
-    if found.keys() != ProbeAt.__dataclass_fields__.keys():
+def _probe_at(logged: dict[str, float | None]) -> ProbeAt:
+    """Return what is logged for one site after checking it; every number but the pairing may be null."""
+    if logged.keys() != ProbeAt.__dataclass_fields__.keys():
         raise KeyError("a number of a probe")
-    values = {name: float("nan") if value is None and name != "pairing" else value for name, value in found.items()}
+    values = {name: float("nan") if value is None and name != "pairing" else value for name, value in logged.items()}
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values.values()):
         raise TypeError("a value of a probe is no number")
     return ProbeAt(**{name: float(value) for name, value in values.items() if value is not None})
@@ -181,7 +189,7 @@ _MISSING = {
     False: ("has saved no network yet", "wait for its first validation or its end"),
     True: ("is of a run that is over, without its networks", "give a folder that has final/ or best/"),
 }
-"""Reason and remedy, by whether the run is over."""
+"""Reason and remedy where a run has no network, by whether the run is over."""
 
 
 @dataclass(frozen=True)
@@ -189,22 +197,25 @@ class Saved:
     """A loaded network and where it comes from."""
 
     name: str
-    """What the user gave, without a trailing slash."""
+    """The folder or zoo name that the user gave, without a trailing slash."""
     model: nn.Module
     part: str | None
     """`final` or `best` of a run folder, None for a model folder or a zoo model."""
     record: RunHistory | None
-    """What the run folder logged."""
+    """History of the run folder; None for a model folder or a zoo model."""
 
     @property
     def card(self) -> Card:
-        """What the model folder says besides weights."""
+        """Model card of the network; an empty one where it has none."""
         card = getattr(self.model, "card", None)
         return card if isinstance(card, Card) else Card()
 
 
 def open_saved(name: str) -> Saved:
-    """Load a network. A run folder means its `final/`, the allocation at the end; `best/` while it has no final."""
+    """Return the network that a name means: a model folder, a zoo model, or a run folder.
+
+    A run folder means the network in its `final/` or, while there is none, in its `best/`.
+    """
     folder = Path(name)
     if not is_run_folder(folder):
         return Saved(name.rstrip("/") or name, load(name), None, None)
@@ -216,7 +227,7 @@ def open_saved(name: str) -> Saved:
 
 
 def network_of(record: RunHistory, name: str) -> Saved | None:
-    """Load the network that a run has left in its `final/`, or its `best/` so far; None while there is none."""
+    """Return the network in `final/` of a run or, while there is none, in `best/`; None while there is neither."""
     for part in ("final", "best"):
         if (record.folder / part).is_dir():
             return Saved(name, load(record.folder / part), part, record)
@@ -224,8 +235,8 @@ def network_of(record: RunHistory, name: str) -> Saved | None:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder was written by `fheat train` and is not itself a model folder."""
+    """Return whether a folder was written by `fheat train` and is not itself a model folder."""
     try:
         return (folder / CONFIG).is_file() and not (folder / MANIFEST).exists()
-    except OSError:  # a name no file can have
+    except OSError:  # no file can have such a name
         return False
