@@ -350,7 +350,7 @@ def test_the_verb_prints_the_table_and_succeeds(root, capsys):
 def test_the_verb_prints_everything_before_it_fails(root, capsys):
     put(label(root, "b"), 3 * mask())
     put(label(root, "c"), 0 * mask())
-    with pytest.raises(BadInput, match="1 errors in 1 of 5 cases; mend what is listed") as caught:
+    with pytest.raises(BadInput, match="1 errors in 1 of 5 cases; correct what is listed") as caught:
         data.run(["check", str(root), "--workers", "1"])
     assert caught.value.path == root
     out = capsys.readouterr().out

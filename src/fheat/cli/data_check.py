@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
         _print(report)
     if errors := report.errors:
         cases = len({problem.case for problem in errors})
-        remedy = "mend what is listed and check again"
+        remedy = "correct what is listed and check again"
         raise BadInput(options.folder, f"{len(errors)} errors in {cases} of {len(report.rows)} cases", remedy)
 
 

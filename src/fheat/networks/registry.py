@@ -9,31 +9,29 @@ import inspect
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
-from fheat.networks.fheat_seg import FHEATSeg
-from fheat.networks.fheat_seg_l import FHEATSegL
-from fheat.networks.light_unetr import LightUNETR
-from fheat.networks.light_unetr_l import LightUNETRL
-from fheat.networks.monai_peers import DynUNet, MedNeXt, SegResNet, SwinUNETR
 from fheat.system.plugins import PluginGroup
 
 GROUP = "fheat.networks"
 """Entry point group in which other packages declare networks."""
-_NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "fheat_seg": FHEATSeg,
-    "fheat_seg_l": FHEATSegL,
-    "light_unetr": LightUNETR,
-    "light_unetr_l": LightUNETRL,
-    "segresnet": SegResNet,
-    "dynunet": DynUNet,
-    "swin_unetr": SwinUNETR,
-    "mednext": MedNeXt,
+_NETWORKS: dict[str, str | Callable[..., nn.Module]] = {
+    "fheat_seg": "fheat_seg:FHEATSeg",
+    "fheat_seg_l": "fheat_seg_l:FHEATSegL",
+    "light_unetr": "light_unetr:LightUNETR",
+    "light_unetr_l": "light_unetr_l:LightUNETRL",
+    "segresnet": "monai_peers:SegResNet",
+    "dynunet": "monai_peers:DynUNet",
+    "swin_unetr": "monai_peers:SwinUNETR",
+    "mednext": "monai_peers:MedNeXt",
 }
+"""What builds each network: a class or function, or `file:class` of this folder until it is needed."""
 _COMMON = ("in_channels", "out_channels", "patch_size")
+"""Arguments that every network takes."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +120,9 @@ def provides(network: str | nn.Module) -> frozenset[str]:
     if isinstance(build, type):
         return _offer(build)
     try:
-        with torch.random.fork_rng(devices=[]):  # the weights of this copy are nobody's business
+        with torch.random.fork_rng(devices=[]):  # a copy that is discarded must not change the random state
             return _offer(create_model(network))
-    except Exception:  # a foreign network that cannot be built offers nothing, and saying so is not our task here
+    except Exception:  # foreign code may raise anything; a network that cannot be built offers nothing
         return frozenset()
 
 
@@ -176,7 +174,11 @@ def _builder(name: str) -> Callable[..., nn.Module]:
     if name not in _NETWORKS:
         _plugins.load()
     if name in _NETWORKS:
-        return _NETWORKS[name]
+        build = _NETWORKS[name]
+        if isinstance(build, str):
+            file, _, attribute = build.partition(":")
+            build = _NETWORKS[name] = getattr(import_module(f"fheat.networks.{file}"), attribute)
+        return build
     if name in _plugins.refused:
         reason = f"distribution {_plugins.refused[name]}"
         raise ValueError(f"network {name!r} cannot be used ({reason}): repair or update that package")

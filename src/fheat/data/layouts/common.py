@@ -49,7 +49,7 @@ def load_json(path: Path) -> Any:
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(path, f"is not JSON ({error})", "mend it or export it again") from None
+        raise BadInput(path, f"is not JSON ({error})", "correct it or export it again") from None
 
 
 def peek_json(path: Path) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def describe(kind: type[Described], path: Path, content: Any) -> Described:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "(top)"
         got = "" if first["type"] == "missing" else f", got {str(first['input'])[:80]!r}"
-        raise BadInput(path, f"field {field}: {first['msg']}{got}", "mend the field, see docs/data.md") from None
+        raise BadInput(path, f"field {field}: {first['msg']}{got}", "correct the field, see docs/data.md") from None
 
 
 def inside(root: Path, text: str, *, source: Path, field: str, absolute: bool = False) -> Path:

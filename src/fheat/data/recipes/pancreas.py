@@ -66,7 +66,7 @@ def prepare_b(case: base.Source, options: base.RecipeOptions) -> base.PreparedCa
     scan, label = _read(case, options)
     x, y, z = scan.spacing
     steps = (1 / x, 1 / y, 1 / z)
-    # Rounded down in single precision, as in the published code: 310 slices of 0.7 mm give 216, not 217.
+    # Rounded down, with the spacing in single precision as NIfTI stores it: 310 slices of 0.7 mm give 216, not 217.
     shape = [max(1, int(size * float(np.float32(mm)))) for size, mm in zip(scan.data.shape, scan.spacing, strict=True)]
     scan, label = (_regrid(one, steps, shape, order) for one, order in ((scan, 3), (label, 0)))
     image = Volume(window(scan.data, *WINDOW), scan.affine)
@@ -104,7 +104,7 @@ def _check_on_tissue(path: Path, scan: NDArray[Any], mask: NDArray[np.uint8]) ->
     for axes in ("y", "z", "yz"):
         flipped = _share(soft, _flip(mask, axes))
         if flipped > share + _CLEAR_DIFFERENCE:
-            reason = f"has {share:.0%} of its voxels on soft tissue, turned round along {axes} {flipped:.0%}"
+            reason = f"has {share:.0%} of its voxels on soft tissue, flipped along {axes} {flipped:.0%}"
             raise BadInput(path, reason, f"look at the pair, then give --flip-labels {axes}")
 
 
