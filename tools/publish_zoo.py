@@ -6,7 +6,7 @@ where the scans lay on the machine that trained.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -17,8 +17,20 @@ from fheat.models.folder import WEIGHTS, load, save
 from fheat.models.zoo import ZOO, checked_name, missing_facts
 from fheat.system.errors import BadInput
 
-PRIVATE = ("data", "tensorboard")
-"""Settings of a run that are left out of the card, since they say nothing about the model."""
+PRIVATE = ("data.folder", "output.tensorboard", "data", "tensorboard")
+"""Settings of a run that are left out of the card, since they say nothing about the model. The last
+two are names from before settings had sections."""
+
+
+def public_settings(training: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run without those that are private, by section as they are given."""
+    kept: dict[str, Any] = {}
+    for name, value in training.items():
+        if isinstance(value, dict):
+            kept[name] = {field: inner for field, inner in value.items() if f"{name}.{field}" not in PRIVATE}
+        elif name not in PRIVATE:
+            kept[name] = value
+    return kept
 
 
 def publish(
@@ -45,7 +57,7 @@ def publish(
     model = load(run / "best")
     card = model.card
     assert isinstance(card, Card)
-    training = {key: value for key, value in card.training.items() if key not in PRIVATE}
+    training = public_settings(card.training)
     facts = {"data": data, "licence": licence, "title": title or card.title, "training": training}
     card = Card.model_validate(card.model_dump() | facts)
     missing = missing_facts(card)

@@ -150,7 +150,8 @@ def test_a_run_becomes_a_zoo_model(publish, run, tmp_path):
     assert missing_facts(card) == []
     assert (card.title, card.data, card.licence) == ("chamber of phantoms", DATA, LICENCE)
     assert card.metrics == before.card.metrics
-    assert (card.training["seed"], card.training["iterations"]) == (7, 40)
+    assert card.training["schedule"]["seed"] == card.seed == 7
+    assert card.training["schedule"]["iterations"] == 40
     assert card.training["iteration"] == before.card.training["iteration"] in (20, 40)
     assert str(run.parent) not in (folder / "model.json").read_text()
     assert allocation(after)["enc1"].state == "retired"

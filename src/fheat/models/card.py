@@ -44,6 +44,13 @@ class Card(_Strict):
     training: dict[str, JsonValue] = Field(default_factory=dict)
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
 
+    @property
+    def seed(self) -> int | None:
+        """Seed of the training run, from the section `schedule`, or from the top in cards older than sections."""
+        schedule = self.training.get("schedule")
+        seed = schedule.get("seed") if isinstance(schedule, dict) else self.training.get("seed")
+        return seed if isinstance(seed, int) else None
+
     @model_validator(mode="after")
     def _names_every_region_once(self) -> Self:
         if len(set(self.regions)) != len(self.regions):

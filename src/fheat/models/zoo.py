@@ -63,7 +63,7 @@ def missing_facts(card: Card) -> list[str]:
         "data": card.data,
         "licence": card.licence,
         "training.iteration": "iteration" in card.training,
-        "training.seed": "seed" in card.training,
+        "training.seed": card.seed is not None,
         "metrics.validation_dice": "validation_dice" in card.metrics,
     }
     return [fact for fact, value in stated.items() if not value]

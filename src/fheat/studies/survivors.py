@@ -66,7 +66,7 @@ def survivor_row(saved: Saved) -> SurvivorRow:
         idle=tuple(site for site in gates.open if site in gates.idle),
         validation_dice=last,
         best_validation_dice=best,
-        seed=_whole(card.training.get("seed")),
+        seed=card.seed,
     )
 
 
