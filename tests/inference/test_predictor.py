@@ -12,8 +12,7 @@ from fheat import Card, Predictor, create_model, save
 from fheat.data.orientation import reorient
 from fheat.data.preprocessing import Intensity, Preprocessing
 from fheat.data.resample import coordinates, interpolate, resample
-from fheat.inference.postprocessing import keep_largest
-from fheat.inference.restore import Restorer, paint
+from fheat.inference.postprocessing import Restorer, keep_largest, paint
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.models.card import Window

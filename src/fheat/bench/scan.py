@@ -10,7 +10,7 @@ from fheat.bench.plan import Conditions, Triple, named
 from fheat.bench.timing import Work, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
-from fheat.inference.runtimes import Runtime
+from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import Windows
 
 
@@ -27,7 +27,7 @@ def scan_times(
     part = scan[tuple(slice(length) for length in part_shape(shape, windows))]
     half, gpu = settings.precision == "bfloat16", settings.device.startswith("cuda")
     precision: Precision = "bfloat16" if half else "float32"
-    runtime: Runtime = "openvino" if half and not gpu else "torch"
+    runtime: RuntimeName = "openvino" if half and not gpu else "torch"
     predictors = {
         name: Predictor(
             network, windows=windows, batch=batch, device=settings.device, precision=precision, runtime=runtime
