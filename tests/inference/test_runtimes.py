@@ -1,6 +1,8 @@
 """CPU runtimes: the same numbers as torch, a remedy where a package is missing, and torch where nothing else works."""
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -137,6 +139,35 @@ def test_auto_without_the_package_is_torch(monkeypatch):
     for runtime, package in (("onnx", "onnx"), ("openvino", "openvino")):
         with pytest.raises(BadInput, match=rf'{runtime}: needs the package {package}; pip install "fheat\[export\]"'):
             Predictor(model, runtime=runtime)
+
+
+@torch.no_grad()
+def test_every_runtime_follows_the_protocol():
+    """All say who they are, take a hint, get ready, and give what the network gives."""
+    model, x = Parts().eval(), torch.randn(2, 2, 10, 8, 6)
+    every = [choose_runtime(model, "torch", CPU), Replay(model, "float32")]
+    every += [CompiledRuntime(model, name) for name in ("onnx", "openvino") if not runtimes.missing_packages(name)]
+    members = [name for name in vars(runtimes.Runtime) if name == "__call__" or not name.startswith("_")]
+    assert sorted(members) == ["__call__", "expect", "name", "precision", "prepare"]
+    for runtime in every:
+        assert all(hasattr(runtime, member) for member in members)
+        assert (runtime.name in ("torch", "onnx", "openvino"), runtime.precision) == (True, "float32")
+        runtime.expect(10**9)
+        runtime.prepare((2, 10, 8, 6))
+        if not isinstance(runtime, Replay):  # which needs a GPU
+            assert (runtime(x) - model(x)).abs().max() < 1e-4
+
+
+def test_the_package_works_without_the_optional_ones():
+    code = (
+        "import sys\n"
+        "for name in ('onnx', 'onnxscript', 'onnxruntime', 'openvino'): sys.modules[name] = None\n"
+        "import numpy as np, fheat, fheat.inference.folder\n"
+        "predictor = fheat.Predictor(fheat.create_model('fheat_seg', patch_size=(32, 32, 32)), runtime='torch')\n"
+        "print(predictor.segment(np.zeros((32, 32, 32))).shape, predictor.runtime)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "(32, 32, 32) torch\n"
 
 
 def test_only_processors():
