@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fheat import Predictor, __version__, create_model, load, retire
 from fheat.bench.timing import interleaved
-from fheat.inference.runtimes import CompiledNetwork
+from fheat.inference.runtimes import CompiledRuntime
 from fheat.inference.windows import PRESETS
 from fheat.io import read_nifti
 from fheat.metrics.masks import dice
@@ -59,10 +59,10 @@ def windows(network: nn.Module, rounds: int) -> tuple[dict[str, float], dict[str
     setup = {}
     for name in ("onnx", "openvino"):
         begin = time.perf_counter()
-        runs[name] = CompiledNetwork(network, name, precision="float32", batch=BATCH)
+        runs[name] = CompiledRuntime(network, name, precision="float32", batch=BATCH)
         runs[name](torch.zeros(1, 1, *SIZE))
         setup[name] = round(time.perf_counter() - begin, 1)
-    runs["openvino bfloat16"] = CompiledNetwork(network, "openvino", precision="bfloat16", batch=BATCH)
+    runs["openvino bfloat16"] = CompiledRuntime(network, "openvino", precision="bfloat16", batch=BATCH)
     times = per_window(runs, rounds)
     slow = per_window({"torch": network, "segresnet_16": segres}, 2, batch=1)
     # Against torch in the same turns, so that both stand on one scale.
@@ -98,10 +98,10 @@ def transform_share(rounds: int) -> dict[str, dict[str, float]]:
     )
     times |= per_window(
         {
-            "openvino open": CompiledNetwork(opened, "openvino", precision="float32", batch=BATCH),
-            "openvino closed": CompiledNetwork(closed, "openvino", precision="float32", batch=BATCH),
-            "openvino bfloat16 open": CompiledNetwork(opened, "openvino", precision="bfloat16", batch=BATCH),
-            "openvino bfloat16 closed": CompiledNetwork(closed, "openvino", precision="bfloat16", batch=BATCH),
+            "openvino open": CompiledRuntime(opened, "openvino", precision="float32", batch=BATCH),
+            "openvino closed": CompiledRuntime(closed, "openvino", precision="float32", batch=BATCH),
+            "openvino bfloat16 open": CompiledRuntime(opened, "openvino", precision="bfloat16", batch=BATCH),
+            "openvino bfloat16 closed": CompiledRuntime(closed, "openvino", precision="bfloat16", batch=BATCH),
         },
         3 * rounds,
     )

@@ -26,7 +26,7 @@ ROOMS = {
     "io": {"system"},
     "data": {"io", "system"},
     "metrics": {"io", "system"},
-    "inference": {"data", "gates", "io", "models", "networks", "nn", "ops", "system"},
+    "inference": {"__init__", "data", "figures", "gates", "io", "models", "networks", "nn", "ops", "system"},
     "methods": {"networks", "ops", "system"},
     "training": {"data", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system"},
     "figures": {"data", "io", "system"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import fheat.cli.predict
+import fheat.inference.folder
 from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.cli.main import main
 from fheat.data.inputs import scans_at
@@ -155,7 +155,7 @@ def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, opti
 
 @pytest.mark.parametrize(
     ("room", "name", "call"),
-    [(fheat.cli.predict, "read_image", 2), (fheat.cli.predict, "write_nifti", 2), (os, "fsync", 3)],
+    [(fheat.inference.folder, "read_image", 2), (fheat.inference.folder, "write_nifti", 2), (os, "fsync", 3)],
     ids=["reading", "segmented", "writing"],
 )
 def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
@@ -301,7 +301,7 @@ def test_a_network_that_gives_nan_is_refused(scans, tmp_path, capsys):
 def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans, tmp_path, monkeypatch, capsys):
     write_nifti(Volume(np.zeros((40, 32, 2400), np.uint8), np.eye(4)), scans / "long.nii.gz")
     small, large = (Predictor(model).memory(read_nifti(file)).total for file in sorted(scans.iterdir())[1:])
-    monkeypatch.setattr(fheat.cli.predict, "machine_bytes", lambda: (small + large) // 2)
+    monkeypatch.setattr(fheat.inference.folder, "machine_bytes", lambda: (small + large) // 2)
     assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview"]) == 3
     assert "refused long: " in capsys.readouterr().err
     record = json.loads((tmp_path / "out" / "run.json").read_text())

@@ -12,13 +12,14 @@ from fheat import Card, Predictor, create_model, save
 from fheat.data.orientation import reorient
 from fheat.data.preprocessing import Intensity, Preprocessing
 from fheat.data.resample import coordinates, interpolate, resample
-from fheat.inference.postprocessing import keep_largest
-from fheat.inference.restore import Restorer, paint
+from fheat.inference.postprocessing import Restorer, keep_largest, paint
 from fheat.inference.windows import Windows
-from fheat.io import Volume, read_nifti, write_nifti
+from fheat.io import Volume, read_nifti, read_volume, write_nifti
 from fheat.models.card import Window
 from fheat.ops.gates import gates_of
 from tests.grids import affines
+from tests.io.dicom_series import save as save_series
+from tests.io.dicom_series import slices
 
 OFFSET = (1, -2, 3)
 
@@ -104,6 +105,33 @@ def test_a_real_network_gives_the_same_mask_in_all_48_orientations():
         mask = predictor.segment(Volume(np.asarray(turned.dataobj), turned.affine))
         back = nibabel.as_closest_canonical(nibabel.Nifti1Image(mask.data, mask.affine))
         assert np.array_equal(np.asarray(back.dataobj), expected)
+
+
+def test_every_kind_of_image_gives_the_same_mask(tmp_path):
+    """A path, a DICOM folder, a volume, a nibabel image, and an array or tensor with an affine."""
+    affine = np.diag([-1.5, -1.5, 2.0, 1.0])
+    data = np.random.default_rng(0).integers(0, 900, (24, 20, 12)).astype(np.int16)
+    volume = Volume(data, affine)
+    volume.save(tmp_path / "scan.nii.gz")
+    save_series(slices(data, affine), tmp_path / "series")
+    card = Card(preprocessing={"orientation": "RAS", "spacing": (1.0, 1.0, 1.0), "intensity": {"kind": "zscore"}})
+    predictor = Predictor(Threshold(), card=card, windows=window(48))
+    expected = predictor.segment(volume)
+    assert 0 < expected.data.sum() < expected.data.size
+    given = (tmp_path / "scan.nii.gz", str(tmp_path / "scan.nii.gz"), nibabel.Nifti1Image(data, affine))
+    masks = [predictor.segment(image) for image in given]
+    masks += [predictor.segment(image, affine=affine.tolist()) for image in (data, torch.from_numpy(data))]
+    for mask in masks:
+        assert np.array_equal(mask.data, expected.data)
+        assert mask.affine == pytest.approx(affine)
+    series = predictor.segment(tmp_path / "series")
+    read = predictor.segment(read_volume(tmp_path / "series"))
+    assert np.array_equal(series.data, read.data)
+    assert not np.array_equal(predictor.segment(data), expected.data)  # taken to be on the network's grid
+    with pytest.raises(ValueError, match="affine is for arrays"):
+        predictor.segment(volume, affine=affine)
+    with pytest.raises(ValueError, match="affine"):
+        predictor.segment(data, affine=np.zeros((4, 4)))
 
 
 def test_equal_grids_leave_probabilities_untouched():

@@ -1,6 +1,8 @@
 """CPU runtimes: the same numbers as torch, a remedy where a package is missing, and torch where nothing else works."""
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from fheat import BadInput, FractionalHeat, Predictor, create_model, retire
 from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.replay import Replay
-from fheat.inference.runtimes import FASTEST, CompiledNetwork, on_runtime
+from fheat.inference.runtimes import FASTEST, CompiledRuntime, choose_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
 from fheat.nn.fheat import FHEAT
@@ -95,7 +97,7 @@ def test_parts_equal_torch(runtime, grid):
     pytest.importorskip("openvino" if runtime == "openvino" else "onnxruntime")
     torch.manual_seed(0)
     model = Parts().eval()
-    run = on_runtime(model, runtime, CPU)
+    run = choose_runtime(model, runtime, CPU)
     x = torch.randn(3, 2, *grid)
     found, expected = run(x), model(x)
     assert found.dtype == torch.float32
@@ -103,7 +105,7 @@ def test_parts_equal_torch(runtime, grid):
     assert (found - expected).abs().max() < 1e-4
     assert torch.equal(run(x), found)
     assert (run(x[:1]) - expected[:1]).abs().max() < 1e-4
-    assert len(run._runs) == 1
+    assert len(run._compiled) == 1
 
 
 def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
@@ -131,20 +133,50 @@ def test_auto_is_what_was_measured_to_be_fastest():
 def test_auto_without_the_package_is_torch(monkeypatch):
     monkeypatch.setattr(runtimes, "find_spec", lambda name: None)
     model = network()
-    assert on_runtime(model, "auto", CPU) is model
+    assert choose_runtime(model, "auto", CPU).network is model
+    assert choose_runtime(model, "auto", CPU).name == "torch"
     assert Predictor(model).runtime == "torch"
     for runtime, package in (("onnx", "onnx"), ("openvino", "openvino")):
         with pytest.raises(BadInput, match=rf'{runtime}: needs the package {package}; pip install "fheat\[export\]"'):
             Predictor(model, runtime=runtime)
 
 
+@torch.no_grad()
+def test_every_runtime_follows_the_protocol():
+    """All say who they are, take a hint, get ready, and give what the network gives."""
+    model, x = Parts().eval(), torch.randn(2, 2, 10, 8, 6)
+    every = [choose_runtime(model, "torch", CPU), Replay(model, "float32")]
+    every += [CompiledRuntime(model, name) for name in ("onnx", "openvino") if not runtimes.missing_packages(name)]
+    members = [name for name in vars(runtimes.Runtime) if name == "__call__" or not name.startswith("_")]
+    assert sorted(members) == ["__call__", "expect", "name", "precision", "prepare"]
+    for runtime in every:
+        assert all(hasattr(runtime, member) for member in members)
+        assert (runtime.name in ("torch", "onnx", "openvino"), runtime.precision) == (True, "float32")
+        runtime.expect(10**9)
+        runtime.prepare((2, 10, 8, 6))
+        if not isinstance(runtime, Replay):  # which needs a GPU
+            assert (runtime(x) - model(x)).abs().max() < 1e-4
+
+
+def test_the_package_works_without_the_optional_ones():
+    code = (
+        "import sys\n"
+        "for name in ('onnx', 'onnxscript', 'onnxruntime', 'openvino'): sys.modules[name] = None\n"
+        "import numpy as np, fheat, fheat.inference.folder\n"
+        "predictor = fheat.Predictor(fheat.create_model('fheat_seg', patch_size=(32, 32, 32)), runtime='torch')\n"
+        "print(predictor.segment(np.zeros((32, 32, 32))).shape, predictor.runtime)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "(32, 32, 32) torch\n"
+
+
 def test_only_processors():
     model = network()
-    on_gpu = on_runtime(model, "auto", torch.device("cuda"))
+    on_gpu = choose_runtime(model, "auto", torch.device("cuda"))
     assert isinstance(on_gpu, Replay)
     assert on_gpu.network is model
     with pytest.raises(ValueError, match="runs on the CPU"):
-        on_runtime(model, "openvino", torch.device("cuda"))
+        choose_runtime(model, "openvino", torch.device("cuda"))
     with pytest.raises(ValueError, match="runtime='tensorrt' is unknown: use one of auto, torch, onnx, openvino"):
         Predictor(model, runtime="tensorrt")
 
@@ -152,15 +184,15 @@ def test_only_processors():
 def test_half_precision_is_for_those_that_have_it():
     pytest.importorskip("openvino")
     model, x = network(("dec1",)), torch.randn(1, 1, 32, 32, 32)
-    half = on_runtime(model, "openvino", CPU, "bfloat16")
+    half = choose_runtime(model, "openvino", CPU, "bfloat16")
     assert half.precision == "bfloat16"
     expected = model(x)
     difference = ((half(x) - expected).norm() / expected.norm()).item()
     assert 1e-6 < difference < 0.05
-    assert on_runtime(model, "openvino", CPU, "auto").precision == "float32"
+    assert choose_runtime(model, "openvino", CPU, "auto").precision == "float32"
     for runtime in ("torch", "onnx"):
         with pytest.raises(ValueError, match="precision 'bfloat16' is for GPUs and OpenVINO"):
-            on_runtime(model, runtime, CPU, "bfloat16")
+            choose_runtime(model, runtime, CPU, "bfloat16")
     with pytest.raises(ValueError, match="precision='float16' is unknown"):
         Predictor(model, device="cpu", precision="float16")
     with pytest.raises(ValueError, match="precision='float16' is unknown: use one of auto, float32, bfloat16"):
@@ -198,18 +230,18 @@ def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
     model = Parts().eval()
     predictor = Predictor(model, windows=Windows((10, 10, 10), (5, 5, 5)))
     data = np.zeros((20, 20, 20, 2), dtype=np.float32)
-    monkeypatch.setattr(runtimes, "WORTH", 60_000)
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 60_000)
     assert predictor.runtime == "torch"
     predictor.segment(data)  # 27 windows of 1000 voxels
     assert predictor.runtime == "torch"
-    assert not predictor._run._runs
+    assert not predictor._run._compiled
     predictor.segment(data)
     assert predictor.runtime == "torch"
     predictor.memory(Volume(data, np.eye(4)))  # these would pass it
     assert predictor.runtime == "openvino"
     predictor.segment(data)
     assert predictor.runtime == "openvino"
-    assert list(predictor._run._runs) == [(2, 10, 10, 10)]
+    assert list(predictor._run._compiled) == [(2, 10, 10, 10)]
 
 
 class Unexportable(nn.Module):
@@ -221,32 +253,30 @@ class Unexportable(nn.Module):
 
 @torch.no_grad()
 def test_a_network_that_cannot_be_compiled_runs_in_torch(monkeypatch):
-    monkeypatch.setattr(runtimes, "WORTH", 0)
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 0)
     pytest.importorskip("openvino")
     x = torch.randn(2, 1, 8, 8, 8)
-    automatic = CompiledNetwork(Unexportable(), "openvino", automatic=True)
+    automatic = CompiledRuntime(Unexportable(), "openvino", automatic=True)
     with pytest.warns(UserWarning, match="openvino cannot run this network .*: torch runs it") as said:
         found = automatic(x)
     assert len(said) == 1
     assert "\n" not in str(said[0].message)
     assert torch.equal(found, Unexportable()(x))
-    assert automatic.runtime == "torch"
+    assert automatic.name == "torch"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         automatic(x)
     with pytest.raises(BadInput, match=r"openvino: cannot run this network .*; use the runtime torch"):
-        CompiledNetwork(Unexportable(), "openvino")(x)
+        CompiledRuntime(Unexportable(), "openvino")(x)
 
 
 @torch.no_grad()
 def test_a_wrong_result_is_never_used(monkeypatch):
     """Whatever a runtime makes of the network, it is compared with torch first."""
-    from fheat.inference import openvino_runtime
-
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, **options: lambda x: 1.01 * module(x))
+    monkeypatch.setitem(runtimes.COMPILERS, "openvino", lambda module, *given: lambda x: 1.01 * module(x))
     model = network()
     with pytest.raises(BadInput, match=r"off by 0\.01 of the largest value"):
-        CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
-    monkeypatch.setattr(openvino_runtime, "build", lambda module, example, **options: lambda x: module(x) * torch.nan)
+        CompiledRuntime(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
+    monkeypatch.setitem(runtimes.COMPILERS, "openvino", lambda module, *given: lambda x: module(x) * torch.nan)
     with pytest.raises(BadInput, match="off by nan"):
-        CompiledNetwork(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
+        CompiledRuntime(model, "openvino")(torch.randn(1, 1, 32, 32, 32))

@@ -9,7 +9,7 @@ from fheat.bench.plan import Networks, Triple
 from fheat.bench.timing import Candidate, Timer, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
-from fheat.inference.runtimes import Runtime
+from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import Windows
 from fheat.system.text import grid_name
 
@@ -27,7 +27,7 @@ def scan_times(
     part = scan[tuple(slice(length) for length in part_shape(shape, windows))]
     half, gpu = timer.precision == "bfloat16", timer.device.startswith("cuda")
     precision: Precision = "bfloat16" if half else "float32"
-    runtime: Runtime = "openvino" if half and not gpu else "torch"
+    runtime: RuntimeName = "openvino" if half and not gpu else "torch"
     predictors = {
         name: Predictor(
             network, windows=windows, batch=batch, device=timer.device, precision=precision, runtime=runtime

@@ -1,4 +1,4 @@
-"""The same network in operations that CPU compilers fuse: what a runtime is given instead of the network itself."""
+"""The same network in operations that CPU compilers fuse, which is what a runtime compiles."""
 
 import copy
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class _Norm(nn.Module):
 
 
 class _Rational(nn.Module):
-    """The activation with numbers in place of scalar tensors, and `abs`, whose slope does not matter here."""
+    """The activation with numbers in place of scalar tensors, and `abs`, whose gradient does not matter here."""
 
     def __init__(self, rational: Rational) -> None:
         super().__init__()

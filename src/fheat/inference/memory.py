@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -14,25 +14,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fheat.data.preprocessing import PreparedScan
-from fheat.inference.sliding import TOGETHER, SlidingWindow
+from fheat.inference.sliding import PLANES_AT_ONCE, SlidingWindow
 from fheat.inference.windows import Triple
 
-_FLOAT = 4
-_RESERVE = 1.05  # what an allocator keeps of memory that was given back
-_COPIES = 5  # of the planes being converted: as read, normalised, and three while resampling
-_COMPONENT_BYTES = 14  # per voxel: two masks, 32-bit component numbers, and what finding and counting them takes
+_FLOAT32_BYTES: Final = 4
+_RESERVE_FACTOR: Final = 1.05
+"""Factor for memory that an allocator keeps after it was given back."""
+_PLANE_COPIES: Final = 5
+"""Number of float32 copies of the planes being converted: their intensities mapped, a plane in float64, resampling."""
+_COMPONENT_BYTES: Final = 14
+"""Bytes per voxel for two masks, 32-bit component numbers, and what finding and counting them takes."""
 
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part; the peak is at most program, scan and the largest of the four phases after it, and 5 %."""
+    """Bytes of each part. The peak is at most program, scan and the largest phase after reading, and 5 % more."""
 
     program: int
-    """Interpreter, libraries and network before the scan is read."""
+    """Memory of interpreter, libraries and network before the scan is read."""
     scan: int
-    """Voxels as stored."""
+    """Memory of the voxels as stored."""
     reading: int
-    """One channel more, while the scan is put together."""
+    """Memory of one channel more, while the scan is put together."""
     mask: int
     """One byte per voxel of the scan."""
     statistics: int
@@ -40,17 +43,17 @@ class MemoryBound:
     slab: int
     """(C + K + 1) float32 values per voxel of the planes held, and one more while they move."""
     planes: int
-    """Planes being read from the scan or brought back to it."""
+    """Memory of the planes being read from the scan or brought back to it."""
     windows: int
-    """Tensors alive during one forward pass of a batch."""
+    """Memory of the tensors alive during one forward pass of a batch."""
     components: int
-    """Largest components, after everything above but scan and mask is released."""
+    """Memory for finding the largest components, when everything above but scan and mask is released."""
 
     @property
     def total(self) -> int:
         """Bytes at the peak."""
         work = self.mask + max(self.statistics, self.slab + self.planes + self.windows, self.components)
-        return int(_RESERVE * (self.program + self.scan + max(self.reading, work)))
+        return int(_RESERVE_FACTOR * (self.program + self.scan + max(self.reading, work)))
 
     def __str__(self) -> str:
         return f"memory at most {self.total / 2**20:,.0f} MiB"
@@ -71,25 +74,26 @@ def memory_bound(
     Args:
         sliding: windows, batch and slab.
         scan: the volume on the network's grid.
-        stored: bytes of the volume as read.
-        program: bytes resident before the volume was read.
-        classes: output channels of the network.
-        activations: from `activation_bytes` for one batch.
-        components: whether the largest components are taken afterwards.
+        stored: number of bytes of the volume as read.
+        program: number of bytes resident before the volume was read.
+        classes: number of output channels of the network.
+        activations: number of bytes that `activation_bytes` measured for one batch.
+        components: whether the largest components are found afterwards.
     """
     axis = sliding.axis(scan.shape)
     lengths = [max(length, size) for length, size in zip(scan.shape, sliding.windows.size, strict=True)]
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
-    together = ceil(TOGETHER * max(scan.steps[axis], 1.0)) + 2
+    plane = prod(larger) // larger[axis]
+    source_planes = ceil(PLANES_AT_ONCE * max(scan.steps[axis], 1.0)) + 2
     return MemoryBound(
         program=program,
         scan=stored,
         reading=stored // scan.channels,
         mask=prod(scan.source_shape),
         statistics=_statistics_bytes(scan, stored),
-        slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT,
-        planes=_COPIES * max(scan.channels, classes) * together * (prod(larger) // larger[axis]) * _FLOAT,
+        slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
+        planes=_PLANE_COPIES * max(scan.channels, classes) * plane * source_planes * _FLOAT32_BYTES,
         windows=activations,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
     )
@@ -104,7 +108,7 @@ def _statistics_bytes(scan: PreparedScan, stored: int) -> int:
 def activation_bytes(
     network: Callable[[Tensor], Tensor], shape: tuple[int, int, *Triple], device: torch.device
 ) -> tuple[int, int]:
-    """Return the network's output channels and the most bytes of tensors alive at once for an input of `shape`.
+    """Return the number of output channels, and the most bytes of tensors alive at once for an input of `shape`.
 
     Convolutions may unfold or reorder their operands in a workspace of their own; the largest input and output of one
     operation are therefore counted a second time.
@@ -145,7 +149,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def machine_bytes() -> int | None:
-    """Return the memory this machine has, or None where the system does not say."""
+    """Return the number of bytes of memory this machine has, or None where the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -153,17 +157,17 @@ def machine_bytes() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return the memory this process holds now; its largest so far where the system does not say; else 0."""
+    """Return the number of bytes this process holds now; else the most it has held so far; 0 where neither is known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
-        return _largest_so_far()
+        return _peak_bytes()
     import resource
 
     return pages * resource.getpagesize()
 
 
-def _largest_so_far() -> int:
+def _peak_bytes() -> int:
     try:
         import resource
     except ImportError:

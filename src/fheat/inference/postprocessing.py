@@ -1,13 +1,88 @@
-"""Connected components of a mask."""
+"""From probabilities on a network's grid to the mask of a scan: label values, its own voxels, largest components."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import cc3d
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import ndimage
+from torch import Tensor
 
-_AT_ONCE = 2**22
+from fheat.data.orientation import view_as
+from fheat.data.preprocessing import PreparedScan
+from fheat.data.resample import coordinates, interpolate
+from fheat.inference.sliding import PLANES_AT_ONCE
+from fheat.io.volume import Volume
+
+_VOXELS_AT_ONCE: Final = 2**22
+
+
+def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
+    """Return label values, (X, Y, Z) uint8, from probabilities (K, X, Y, Z).
+
+    Without regions a voxel gets the most probable class, the lower one where two are equal. With regions there is one
+    value per channel: each is painted where its own probability is above one half, later channels over earlier ones.
+    """
+    labels = torch.zeros(probabilities.shape[1:], dtype=torch.uint8, device=probabilities.device)
+    if not regions:
+        most = probabilities[0]
+        for value, probability in enumerate(probabilities[1:], start=1):  # argmax over few planes is ten times slower
+            labels[probability > most] = value
+            most = torch.maximum(most, probability)
+        return labels
+    for value, probability in zip(regions, probabilities, strict=True):
+        labels[probability > 0.5] = value
+    return labels
+
+
+class Restorer:
+    """Collects probabilities plane by plane and writes labels at the scan's own voxels.
+
+    Probabilities, not labels, are brought back to the scan's spacing, so that a boundary falls between voxels where the
+    classes are equally probable. Where the grids are equal each label is written as it is.
+    """
+
+    def __init__(self, volume: Volume, scan: PreparedScan, axis: int, regions: Sequence[int]) -> None:
+        self.mask = Volume(np.zeros(volume.data.shape[:3], dtype=np.uint8), volume.affine)
+        self._view = view_as(self.mask.data, volume.affine, scan.orientation)
+        self._axis, self._regions = axis, regions
+        self._places = [
+            coordinates(target, 1 / step, source).clip(0, target - 1)
+            for target, step, source in zip(scan.shape, scan.steps, scan.source_shape, strict=True)
+        ]
+        self._written = 0
+        self._last: Tensor | None = None
+
+    def add(self, start: int, planes: Tensor) -> None:
+        """Take the next planes, (K, X', Y', Z') with the streamed axis cut, the first at index `start`."""
+        along = self._axis + 1
+        for first in range(0, planes.shape[along], PLANES_AT_ONCE):
+            part = planes.narrow(along, first, min(PLANES_AT_ONCE, planes.shape[along] - first))
+            self._add(start + first, part)
+
+    def _add(self, start: int, part: Tensor) -> None:
+        along, where = self._axis + 1, self._places[self._axis]
+        if not torch.isfinite(part).all():
+            raise ValueError(
+                "the network's output is NaN or infinite: the model or the scan's intensities are at fault"
+            )
+        for axis, place in enumerate(self._places):
+            if axis != self._axis:
+                part = interpolate(part, axis + 1, place)
+        if self._last is not None:
+            part, start = torch.cat([self._last, part], dim=along), start - 1
+        reach = start + part.shape[along] - 1
+        ready = int(np.searchsorted(where, reach, side="right"))
+        if ready > self._written:
+            labels = paint(interpolate(part, along, where[self._written : ready] - start), self._regions)
+            self._write(labels.cpu().numpy(), ready)
+        self._last = part.narrow(along, part.shape[along] - 1, 1).clone()
+
+    def _write(self, labels: NDArray[np.uint8], stop: int) -> None:
+        self._view[(slice(None),) * self._axis + (slice(self._written, stop),)] = labels
+        self._written = stop
 
 
 def keep_largest(labels: NDArray[np.uint8], regions: Sequence[int] = ()) -> None:
@@ -15,7 +90,7 @@ def keep_largest(labels: NDArray[np.uint8], regions: Sequence[int] = ()) -> None
 
     Without `regions` each label value is a class. With them, nested from the outermost to the innermost, each is a
     class together with those inside it; what an inner one loses falls to the one around it. Of equally large components
-    the first met stays. A mask with a single component per class is unchanged.
+    the first one stays. A mask with a single component per class is unchanged.
     """
     if regions:
         for level, value in enumerate(regions):
@@ -33,8 +108,8 @@ def _all_but_largest(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return np.zeros_like(inside)
     sizes = np.zeros(count + 1, dtype=np.int64)
     flat = components.ravel(order="K")
-    for start in range(0, flat.size, _AT_ONCE):  # counting needs eight bytes per voxel
-        sizes += np.bincount(flat[start : start + _AT_ONCE], minlength=count + 1)
+    for start in range(0, flat.size, _VOXELS_AT_ONCE):  # counting needs eight bytes per voxel
+        sizes += np.bincount(flat[start : start + _VOXELS_AT_ONCE], minlength=count + 1)
     other: NDArray[np.bool_] = components != 1 + np.argmax(sizes[1:])
     other &= inside
     return other

@@ -3,20 +3,20 @@
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from nibabel.spatialimages import SpatialImage
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
-from fheat.inference.postprocessing import keep_largest
-from fheat.inference.replay import Precision, Replay
-from fheat.inference.restore import Restorer
-from fheat.inference.runtimes import CompiledNetwork, Runtime, on_runtime
+from fheat.inference.postprocessing import Restorer, keep_largest
+from fheat.inference.replay import Precision
+from fheat.inference.runtimes import RuntimeName, choose_runtime
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io import read_volume
@@ -25,6 +25,12 @@ from fheat.models.card import Card
 from fheat.models.folder import load
 from fheat.networks.registry import NetworkSpec
 from fheat.system.progress import Progress
+
+if TYPE_CHECKING:
+    from fheat.inference.folder import FolderWatcher, PredictionRecord
+
+MaskFormat = Literal["nifti", "seg"]
+"""Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
 
 
 class Predictor:
@@ -38,7 +44,7 @@ class Predictor:
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
             `predictor.windows.fast()` is a thinned set, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
-        batch: windows per forward pass; by default 4, on a GPU 16.
+        batch: number of windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.
         largest_component: keep only the largest 26-connected component of each class.
         device: `cuda` where there is one, else `cpu`.
@@ -64,10 +70,11 @@ class Predictor:
         flips: bool = False,
         largest_component: bool = False,
         device: str | torch.device | None = None,
-        runtime: Runtime = "auto",
+        runtime: RuntimeName = "auto",
         precision: Precision = "auto",
     ) -> None:
         network = load(model) if isinstance(model, str | Path) else model
+        self.source = model if isinstance(model, str | Path) else None
         own = getattr(network, "card", None)
         self.card = card or (own if isinstance(own, Card) else Card())
         spec = getattr(network, "spec", None)
@@ -78,39 +85,69 @@ class Predictor:
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device).eval()
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
-        self._run = on_runtime(
+        self._run = choose_runtime(
             self.network, runtime, self.device, precision, batch=batch, regions=bool(self.card.regions)
         )
         self.windows = windows or self._windows()
-        self.largest_component = largest_component
-        self._options: dict[str, Any] = {"weights": weights, "batch": batch, "flips": flips}
+        self.weights, self.flips, self.largest_component = weights, flips, largest_component
+        self.batch = batch
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self.sliding(None)
 
     @overload
-    def segment(self, image: Volume | str | Path, *, progress: Progress | None = None) -> Volume: ...
+    def segment(self, image: Volume | SpatialImage | str | Path, *, progress: Progress | None = None) -> Volume: ...
+    @overload
+    def segment(
+        self, image: NDArray[Any] | Tensor, *, affine: ArrayLike, progress: Progress | None = None
+    ) -> Volume: ...
     @overload
     def segment(self, image: NDArray[Any] | Tensor, *, progress: Progress | None = None) -> NDArray[np.uint8]: ...
     def segment(
-        self, image: Volume | str | Path | NDArray[Any] | Tensor, *, progress: Progress | None = None
+        self,
+        image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor,
+        *,
+        affine: ArrayLike | None = None,
+        progress: Progress | None = None,
     ) -> Volume | NDArray[np.uint8]:
         """Return the label of every voxel, in the place of the scan.
 
         Args:
-            image: a volume; a path to a NIfTI file or the folder of a DICOM series; or an array (X, Y, Z) or
-                (X, Y, Z, C) that already has the network's spacing and orientation.
-            progress: called after each forward pass with the windows done and those there are.
+            image: a path to a NIfTI or NRRD file or to the folder of a DICOM series; a `Volume`; a nibabel image; or an
+                array (X, Y, Z) or (X, Y, Z, C).
+            affine: of an array, (4, 4), from voxel indices to millimetres (RAS+). Without one the array must already
+                have the spacing and orientation of the network.
+            progress: a function called after each forward pass with the number of windows done and their total.
 
-        A volume or path gives a volume with the scan's own affine, an array gives an array; uint8 either way.
+        An array without affine gives an array, anything else a `Volume` with the affine of the scan; uint8 either way.
+        `Volume.save` writes it.
         """
-        if isinstance(image, str | Path):
-            image = read_volume(image)
-        if isinstance(image, Volume):
-            return self._segment(image, self.preprocessing, progress)
-        array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
-        placed = Preprocessing(intensity=self.preprocessing.intensity)
-        return cast("NDArray[np.uint8]", self._segment(Volume(array, np.eye(4)), placed, progress).data)
+        states_its_place = isinstance(image, Volume | SpatialImage | str | Path)
+        if states_its_place and affine is not None:
+            raise ValueError("affine is for arrays: this image says itself where it lies")
+        volume = _as_volume(image, affine)
+        if states_its_place or affine is not None:
+            return self._segment(volume, self.preprocessing, progress)
+        on_the_grid = Preprocessing(intensity=self.preprocessing.intensity)
+        labels: NDArray[np.uint8] = self._segment(volume, on_the_grid, progress).data
+        return labels
+
+    def segment_folder(
+        self,
+        source: str | Path,
+        target: str | Path,
+        *,
+        mask_format: MaskFormat = "nifti",
+        preview: bool = True,
+        overwrite: bool = False,
+        watcher: "FolderWatcher | None" = None,
+    ) -> "PredictionRecord":
+        """Segment every scan of a folder, a file or a dataset; see `fheat.inference.folder.predict_folder`."""
+        from fheat.inference.folder import predict_folder  # which segments with this class
+
+        return predict_folder(
+            self, source, target, mask_format=mask_format, preview=preview, overwrite=overwrite, watcher=watcher
+        )
 
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
@@ -133,15 +170,15 @@ class Predictor:
     @property
     def runtime(self) -> str:
         """What runs the next window: `torch`, `onnx` or `openvino`."""
-        return self._run.runtime if isinstance(self._run, CompiledNetwork) else "torch"
+        return self._run.name
 
     @property
     def precision(self) -> str:
-        """Of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
-        return self._run.precision if isinstance(self._run, Replay | CompiledNetwork) else "float32"
+        """Precision of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
+        return self._run.precision
 
     def memory(self, volume: Volume) -> MemoryBound:
-        """Return how much memory `segment` holds at most, without running it."""
+        """Return a bound on the memory that `segment` holds, without segmenting the volume."""
         scan = self.scan(volume)
         self._expect(scan)
         classes, activations = self._trial(scan.channels)
@@ -172,7 +209,15 @@ class Predictor:
     def sliding(self, progress: Progress | None) -> SlidingWindow:
         """Return the sliding window that `segment` runs."""
         activation: Activation = "sigmoid" if self.card.regions else "softmax"
-        return SlidingWindow(self._run, self.windows, activation=activation, progress=progress, **self._options)
+        return SlidingWindow(
+            self._run,
+            self.windows,
+            weights=self.weights,
+            activation=activation,
+            batch=self.batch,
+            flips=self.flips,
+            progress=progress,
+        )
 
     def _segment(self, volume: Volume, preprocessing: Preprocessing, progress: Progress | None) -> Volume:
         scan, sliding = self.scan(volume, preprocessing), self.sliding(progress)
@@ -199,22 +244,33 @@ class Predictor:
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
     def _expect(self, scan: PreparedScan) -> None:
-        if isinstance(self._run, CompiledNetwork):
-            sliding = self.sliding(None)
-            self._run.expect((8 if sliding.flips else 1) * sliding.count(scan.shape) * prod(self.windows.size))
+        """Tell the runtime how many voxels of windows the scan has."""
+        count = self.sliding(None).count(scan.shape)
+        self._run.expect((8 if self.flips else 1) * count * prod(self.windows.size))
 
     def _trial(self, channels: int) -> tuple[int, int]:
-        """Return output channels and bytes of one forward pass of a full batch, from running it once."""
+        """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
         size: Triple = self.windows.size
         if (channels, self.runtime) not in self._trials:
             sliding = self.sliding(None)
             before = resident_bytes()
-            if isinstance(self._run, CompiledNetwork):
-                self._run.compiled((channels, *size))  # what a runtime holds from now on counts as program
+            self._run.prepare((channels, *size))  # what a runtime holds from now on counts as program
             shape = (sliding.batch, channels, *size)
             self._trials[channels, self.runtime] = activation_bytes(sliding.forward, shape, self.device)
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
         return self._trials[channels, self.runtime]
+
+
+def _as_volume(image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor, affine: ArrayLike | None) -> Volume:
+    """Return the image with its place; an array without affine gets the identity."""
+    if isinstance(image, Volume):
+        return image
+    if isinstance(image, str | Path):
+        return read_volume(image)
+    if isinstance(image, SpatialImage):
+        return Volume.from_nibabel(image)
+    array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+    return Volume(array, np.eye(4) if affine is None else np.asarray(affine, dtype=np.float64))
 
 
 def _fits_float32(data: NDArray[Any]) -> bool:

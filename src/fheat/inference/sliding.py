@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,13 @@ from fheat.inference.windows import Triple, Weights, Windows, window_weights
 from fheat.system.progress import Progress
 
 Planes = Callable[[int, int], Tensor]
-"""Gives the planes `start` to `stop` of an image along the streamed axis, shape (C, X, Y, Z) with that axis cut."""
+"""A function that returns planes `start` to `stop` of an image along the streamed axis, (C, X, Y, Z), that axis cut."""
 Activation = Literal["softmax", "sigmoid", "none"]
 _AXES = (2, 3, 4)
-TOGETHER = 8  # planes read or handed on at a time
-_NO_WEIGHT = 1e-30  # of a voxel without window: all its averages are 0, which is background
+PLANES_AT_ONCE: Final = 8
+"""Number of planes that are read or handed on together."""
+_LEAST_WEIGHT: Final = 1e-30
+"""Divisor of a voxel that no window covers: all its averages are 0, which is background."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
 
 
@@ -35,10 +37,10 @@ class SlidingWindow:
         windows: size and stride; an axis shorter than the window is padded with zeros on both sides.
         weights: `constant` counts all voxels of a window alike, `gaussian` those in its centre more.
         activation: turns logits into what is averaged; `none` averages the output itself.
-        batch: windows per forward pass.
+        batch: number of windows per forward pass.
         flips: average each window over its eight mirror images.
-        slab: planes collected beyond one window before finished ones are handed on; by default half a window, or all
-            where that takes no more than a window.
+        slab: number of planes collected beyond one window before finished ones are handed on; by default half a window,
+            or all planes where that takes no more than a window.
 
     An identity network with activation `none` returns its input.
     """
@@ -51,7 +53,7 @@ class SlidingWindow:
     flips: bool = False
     slab: int | None = None
     progress: Progress | None = None
-    """Called after each forward pass with the windows done and those there are."""
+    """A function called after each forward pass with the number of windows done and their total."""
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -74,7 +76,7 @@ class SlidingWindow:
         return max(range(3), key=lambda axis: shape[axis] / self.windows.size[axis])
 
     def depth(self, shape: Triple) -> int:
-        """Return how many planes are held at a time."""
+        """Return the number of planes that are held at a time."""
         axis = self.axis(shape)
         size = self.windows.size[axis]
         usual = size if shape[axis] <= 2 * size else size // 2
@@ -114,8 +116,8 @@ class SlidingWindow:
                 waiting = []
                 yield from finished(first)
                 slab.advance(first)
-            for begin in range(max(slab.loaded, lead), min(first + size[axis], end), TOGETHER):
-                stop = min(begin + TOGETHER, first + size[axis], end)
+            for begin in range(max(slab.loaded, lead), min(first + size[axis], end), PLANES_AT_ONCE):
+                stop = min(begin + PLANES_AT_ONCE, first + size[axis], end)
                 inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
@@ -158,7 +160,11 @@ class SlidingWindow:
 
 
 class _Slab:
-    """The planes in work: input, sums and sums of weights, `offset` the index of the first."""
+    """The planes that are being worked on: input, sums of outputs and sums of weights.
+
+    `offset` is the index of the first plane, `loaded` that of the first plane not read yet, `visited` the number of
+    windows added.
+    """
 
     image: Tensor
     sums: Tensor
@@ -184,7 +190,7 @@ class _Slab:
         self.weights[:, *box] += weight
 
     def averages(self, place: tuple[slice, ...]) -> Tensor:
-        return self.sums[place].div_(self.weights[place].clamp(min=_NO_WEIGHT))
+        return self.sums[place].div_(self.weights[place].clamp(min=_LEAST_WEIGHT))
 
     def advance(self, first: int) -> None:
         """Forget the planes before `first`."""

@@ -1,4 +1,4 @@
-"""Where windows lie and how much each of their voxels counts."""
+"""Where the windows of a sliding window lie, and how much each of their voxels counts."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,8 +12,10 @@ from torch import Tensor
 
 Triple = tuple[int, int, int]
 Weights = Literal["constant", "gaussian"]
-_MOST_THINNED = 7
-_MOST_UNSEEN = 0.1
+_LARGEST_THINNING: Final = 7
+"""Thinned windows are at least every seventh of all."""
+_LARGEST_UNSEEN: Final = 0.1
+"""Largest share of the voxels that thinned windows may leave uncovered."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,15 @@ class Windows:
     def corners(self, shape: Triple) -> list[Triple]:
         """Return the first voxel of every window of a volume, in order.
 
-        Thinned, every n-th of them, n at most 7. As n shares no divisor with the number of windows on the inner axes,
-        all their places take their turn, and the average over few windows is near that over all. n is the largest that
-        leaves no plane unseen and at most a tenth of the voxels; where none does, all windows are visited. What stays
-        unseen lies at the edges of the volume, where few windows reach.
+        If thinned, these are every n-th of them, n at most 7. As n shares no divisor with the number of windows on the
+        inner axes, all their places take their turn, and the average over few windows is near that over all. n is the
+        largest that leaves no plane and at most a tenth of the voxels uncovered; where there is none, all windows are
+        visited. Voxels that stay uncovered lie at the edges of the volume, where few windows reach.
         """
         places = [starts(*axis) for axis in zip(shape, self.size, self.stride, strict=True)]
         every = [(x, y, z) for x in places[0] for y in places[1] for z in places[2]]
         inner = prod(len(axis) for axis in places[1:])
-        for step in range(_MOST_THINNED, 1, -1) if self.thinned else ():
+        for step in range(_LARGEST_THINNING, 1, -1) if self.thinned else ():
             some = every[step // 2 :: step]
             if gcd(step, inner) == 1 and some and _reaches(some, self.size, shape):
                 return some
@@ -63,7 +65,7 @@ PRESETS: Final = {
     "pancreas-b": Windows((96, 96, 96), (16, 16, 16)),
     "brats": Windows((96, 96, 96), (64, 64, 64)),
 }
-"""Windows the semi-supervised papers test with; `pancreas-b` is MC-Net's and MLRP's."""
+"""Windows that the semi-supervised papers test with; `pancreas-b` is that of MC-Net and MLRP."""
 
 
 def starts(length: int, size: int, stride: int) -> list[int]:
@@ -77,13 +79,13 @@ def starts(length: int, size: int, stride: int) -> list[int]:
 
 def _reaches(corners: list[Triple], size: Triple, shape: Triple) -> bool:
     share, plane = _unseen(corners, size, shape)
-    return share <= _MOST_UNSEEN and plane < 1 - 1e-9
+    return share <= _LARGEST_UNSEEN and plane < 1 - 1e-9
 
 
 def _unseen(corners: list[Triple], size: Triple, shape: Triple) -> tuple[float, float]:
-    """Return the share of the voxels outside all windows, and that of the plane, along any axis, with most of them.
+    """Return the share of the voxels outside all windows, and the largest such share of a plane along any axis.
 
-    Windows cut every axis into pieces; within a block of three pieces all voxels have the same windows.
+    Windows cut every axis into pieces; within a block of three pieces all voxels lie in the same windows.
     """
     first = np.array(corners)
     ends = np.minimum(np.array([first, first + size]), shape)

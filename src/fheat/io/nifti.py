@@ -18,7 +18,7 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 from numpy.typing import NDArray
 
-from fheat.io.volume import Volume, geometry_fault
+from fheat.io.volume import MILLIMETRES, Volume, geometry_fault
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 
@@ -28,8 +28,6 @@ _STEP: Final = 2**20
 """Number of bytes that are unpacked at a time."""
 _SECOND_HEADER: Final = 540
 """Number of bytes of a NIfTI-2 header, which begins with this number; a NIfTI-1 header has 348."""
-_MILLIMETRES: Final = {"unknown": 1.0, "mm": 1.0, "meter": 1000.0, "micron": 0.001}
-"""Millimetres of each unit."""
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
 
@@ -133,12 +131,12 @@ def _affine(path: Path, header: nibabel.Nifti1Header) -> NDArray[np.float64]:
     if codes == (0, 0):
         raise BadInput(path, "fields sform_code and qform_code are 0: it does not say where it lies", "set its affine")
     unit = header.get_xyzt_units()[0]
-    affine = np.diag([*[_MILLIMETRES[unit]] * 3, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
+    affine = np.diag([*[MILLIMETRES[unit]] * 3, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
     fault = geometry_fault(affine)
     if fault is not None:
         raise BadInput(path, f"field affine {fault}", _CHECK)
     spacing = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
-    stated = np.asarray(header.get_zooms()[:3], dtype=np.float64) * _MILLIMETRES[unit]
+    stated = np.asarray(header.get_zooms()[:3], dtype=np.float64) * MILLIMETRES[unit]
     if stated.shape != (3,) or not np.isfinite(stated).all() or not np.allclose(stated, spacing, rtol=1e-2):
         raise BadInput(path, f"field pixdim {stated.tolist()} contradicts the affine's {spacing.tolist()}", _CHECK)
     return affine

@@ -1,14 +1,18 @@
 """A volume: voxels with the affine that says where they lie; and the comparison of two grids."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import nibabel
 import numpy as np
+from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
 
-LARGEST_SPACING = 1000.0
+LARGEST_SPACING: Final = 1000.0
 """Largest distance of neighbouring voxels in millimetres; no scanner has more."""
+MILLIMETRES: Final = {"unknown": 1.0, "mm": 1.0, "meter": 1000.0, "micron": 0.001}
+"""Length in millimetres of the units that a NIfTI header may name."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,10 @@ class Volume:
 
     Shapes: `data` (X, Y, Z) or (X, Y, Z, C); `affine` (4, 4). The constructor refuses an affine that is not finite, is
     singular, or has a spacing that is not above zero.
+
+    >>> volume = Volume(np.zeros((4, 5, 6), np.uint8), np.diag([-0.5, 0.5, 2.0, 1.0]))
+    >>> volume.spacing, volume.orientation
+    ((0.5, 0.5, 2.0), 'LAS')
     """
 
     data: NDArray[Any]
@@ -39,6 +47,25 @@ class Volume:
     def orientation(self) -> str:
         """Letters of the directions in which the axes point, such as `RAS` or `LPI`."""
         return "".join(nibabel.aff2axcodes(self.affine))
+
+    @classmethod
+    def from_nibabel(cls, image: SpatialImage) -> Self:
+        """Return the voxels and the affine of a nibabel image; trailing axes of length one are dropped.
+
+        Values are scaled as the header asks, and metres and micrometres become millimetres.
+        """
+        data = np.asanyarray(image.dataobj)
+        while data.ndim > 3 and data.shape[-1] == 1:
+            data = data[..., 0]
+        units = getattr(image.header, "get_xyzt_units", None)
+        unit = 1.0 if units is None else MILLIMETRES[units()[0]]
+        return cls(data, np.diag([unit, unit, unit, 1.0]) @ np.asarray(image.affine, dtype=np.float64))
+
+    def save(self, path: str | Path) -> None:
+        """Write `.nii` or `.nii.gz` with this affine; an older file is replaced only once the new one is complete."""
+        from fheat.io.nifti import write_nifti  # which reads and writes volumes
+
+        write_nifti(self, path)
 
 
 def geometry_fault(affine: NDArray[np.float64]) -> str | None:

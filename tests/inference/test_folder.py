@@ -1,0 +1,133 @@
+"""Folders of scans from Python: the masks of `segment`, what is kept and refused, and what a watcher hears."""
+
+import json
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from fheat import BadInput, Card, Predictor, create_model, save
+from fheat.data.phantom import phantom
+from fheat.inference.folder import FolderWatcher, predict_folder
+from fheat.io import Volume, read_nifti, write_nifti
+
+SIZE = (32, 32, 32)
+CARD = Card(classes=("background", "chamber"), preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}})
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    torch.manual_seed(0)
+    return Predictor(create_model("fheat_seg", patch_size=SIZE), card=CARD, device="cpu")
+
+
+@pytest.fixture
+def scans(tmp_path):
+    for seed in range(2):
+        write_nifti(phantom(seed, (40, 32, 24)).image, tmp_path / "scans" / f"case{seed}.nii.gz")
+    (tmp_path / "scans" / "bad.nii.gz").write_bytes(b"no scan")
+    return tmp_path / "scans"
+
+
+class Listener(FolderWatcher):
+    """Keeps what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    @contextmanager
+    def segmenting(self, case, workload):
+        self.heard.append(("segmenting", case, workload.windows, workload.bound.total))
+        yield lambda done, total: self.heard.append(("progress", done, total))
+        self.heard.append(("end", case))
+
+    def segmented(self, scan):
+        self.heard.append(("segmented", scan.id))
+
+    def refused(self, case, reason):
+        self.heard.append(("refused", case))
+
+
+def test_masks_are_those_of_segment_and_the_record_says_what_was_done(predictor, scans, tmp_path):
+    record = predictor.segment_folder(scans, tmp_path / "out", preview=False)
+    assert [scan.id for scan in record.cases] == ["case0", "case1"]
+    assert (record.complete, record.kept, list(record.refused), record.scans) == (True, [], ["bad"], 3)
+    assert "is not a NIfTI file" in record.refused["bad"] or "damaged" in record.refused["bad"]
+    assert (record.model, record.weights_sha256) == ("FHEATSeg", None)  # a network in memory has no weight file
+    for scan in record.cases:
+        mask, expected = read_nifti(scan.mask), predictor.segment(scans / f"{scan.id}.nii.gz")
+        assert np.array_equal(mask.data, expected.data)
+        assert np.abs(mask.affine - expected.affine).max() < 1e-6
+        volume = np.count_nonzero(mask.data) * abs(np.linalg.det(mask.affine[:3, :3])) / 1000
+        assert scan.millilitres == {"chamber": pytest.approx(volume, abs=1e-3)}
+        assert scan.memory_bound_bytes == predictor.memory(read_nifti(scans / f"{scan.id}.nii.gz")).total
+    written = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert written == json.loads(record.text())
+    assert list(written) == [
+        "format", "model", "weights_sha256", "input", "settings", "versions", "device", "complete", "cases", "kept",
+        "refused",
+    ]  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["case0.nii.gz", "case1.nii.gz", "run.json"]
+
+
+def test_masks_that_exist_are_kept_unless_overwritten(predictor, scans, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "case0.nii.gz").write_bytes(b"mine")
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False)
+    assert (record.kept, [scan.id for scan in record.cases]) == (["case0"], ["case1"])
+    assert (tmp_path / "out" / "case0.nii.gz").read_bytes() == b"mine"
+    again = predict_folder(predictor, scans, tmp_path / "out", preview=True, overwrite=True)
+    assert (again.kept, [scan.id for scan in again.cases]) == ([], ["case0", "case1"])
+    assert (tmp_path / "out" / "case0.nii.gz").read_bytes() != b"mine"
+    assert (tmp_path / "out" / "case0.png").exists()
+
+
+def test_a_watcher_hears_everything_in_order(predictor, scans, tmp_path):
+    listener = Listener()
+    record = predictor.segment_folder(scans, tmp_path / "out", preview=False, watcher=listener)
+    first, second = record.cases
+    windows = first.windows
+    assert listener.heard[:2] == [("refused", "bad"), ("segmenting", "case0", windows, first.memory_bound_bytes)]
+    steps = [entry for entry in listener.heard if entry[0] == "progress"]
+    assert steps[-1] == ("progress", second.windows, second.windows)
+    ends = [entry for entry in listener.heard if entry[0] in ("end", "segmented")]
+    assert ends == [("end", "case0"), ("segmented", "case0"), ("end", "case1"), ("segmented", "case1")]
+
+
+def test_the_model_folder_is_named_with_its_hash(scans, tmp_path):
+    folder = save(create_model("fheat_seg", patch_size=SIZE), tmp_path / "model", CARD)
+    record = Predictor(folder, device="cpu").segment_folder(scans / "case0.nii.gz", tmp_path / "out", preview=False)
+    stated = json.loads((folder / "model.json").read_text())["sha256"]["model.safetensors"]
+    assert (record.model, record.weights_sha256) == (str(folder), stated)
+
+
+def test_what_would_go_wrong_later_is_refused_before_the_first_scan(predictor, scans, tmp_path):
+    with pytest.raises(BadInput, match=r"case0\.nii\.gz: is a scan itself"):
+        predictor.segment_folder(scans / "case0.nii.gz", scans)
+    with pytest.raises(ValueError, match="DICOM SEG refers to a DICOM series"):
+        predictor.segment_folder(scans, tmp_path / "out", mask_format="seg")
+    with pytest.raises(BadInput, match="does not exist"):
+        predictor.segment_folder(tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scan_that_ends_in_an_error_of_its_own_leaves_a_record(predictor, scans, tmp_path, monkeypatch):
+    """An error that no scan is to blame for ends the run, and what was done before is on disk."""
+
+    class Stops(FolderWatcher):
+        def segmented(self, scan):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predictor.segment_folder(scans, tmp_path / "out", preview=False, watcher=Stops())
+    written = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (written["complete"], [case["id"] for case in written["cases"]]) == (False, ["case0"])
+
+
+def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
+    image = Volume(np.zeros((8, 8, 8), np.int16), np.eye(4))
+    for name in ("a.nii", "a.nii.gz"):
+        write_nifti(image, tmp_path / "scans" / name)
+    with pytest.raises(BadInput):
+        predictor.segment_folder(tmp_path / "scans", tmp_path / "out")
