@@ -4,16 +4,17 @@ import pytest
 import torch
 
 from fheat import create_model, probe
-from fheat.methods.base import Batch
-from fheat.methods.supervised import Supervised
+from fheat.methods.base import Batch, Task
+from fheat.methods.supervised import Supervised, SupervisedSettings
 from fheat.ops.gates import gates_of
+from tests.methods.predictions import batch_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 PATCH = (64, 48, 48)
 
 
 def loss_fn(network, batch):
-    return Supervised().losses(network, batch)["total"]
+    return Supervised(SupervisedSettings(), Task(PATCH, 2)).losses(network, batch)["total"]
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def model():
 @pytest.fixture
 def batch():
     images, labels = torch.randn(2, 1, *PATCH), torch.randint(2, (2, *PATCH))
-    return Batch(images, labels, images[:0], images[:0])
+    return batch_of(images, labels, images[:0])
 
 
 def test_a_gpu_finds_what_a_cpu_finds(model, batch):
