@@ -33,6 +33,7 @@ SUBJECTS = {
     "figures": "plots and pictures",
     "studies": "one study per file or folder",
     "report": "the page of a run",
+    "experiments": "whole experiments",
     "bench": "timing side by side",
     "cli": "one verb per file",
 }
