@@ -58,7 +58,8 @@ def read_rooms(path: Path = HOUSE) -> Rooms:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "ROOMS":
             table = statement.value
             assert isinstance(table, ast.Dict)
-            rooms = {ast.literal_eval(key): _names(value) for key, value in zip(table.keys, table.values, strict=True)}
+            pairs = zip(table.keys, table.values, strict=True)
+            rooms = {ast.literal_eval(key): _names(value) for key, value in pairs if key is not None}
             return {room: allowed & rooms.keys() for room, allowed in rooms.items() if room != "__main__"}
     raise ValueError(f"{path} has no table ROOMS")
 

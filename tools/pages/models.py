@@ -5,12 +5,13 @@ from pages.common import stored, stored_head, table
 
 def zoo() -> str:
     """Return the table of the models in the package, from their cards."""
-    from fheat import load
+    from fheat import Card, load
     from fheat.models.zoo import zoo_names
 
-    rows = []
+    rows: list[list[str]] = []
     for name in zoo_names():
         card = load(name).card
+        assert isinstance(card, Card)
         rows.append([f"`{name}`", f"{card.metrics['validation_dice']:.4f}", card.data, card.licence])
     return table(["name", "validation Dice", "data", "licence of use"], rows)
 

@@ -85,7 +85,7 @@ def simulated_sd(result: str, control: str = "", field: str = "sd") -> str:
 
 
 def _simulation(name: str) -> dict[str, Any]:
-    return stored(name)["simulation"]
+    return dict(stored(name)["simulation"])
 
 
 def _even(found: dict[str, Any], field: str) -> str:
@@ -97,7 +97,7 @@ def _of(found: dict[str, Any], part: str, whole: str) -> str:
 
 
 def _planted(run: dict[str, Any], field: str) -> float:
-    return run[field][run["planted"] - 1]
+    return float(run[field][run["planted"] - 1])
 
 
 def _idle(run: dict[str, Any], field: str) -> list[float]:
