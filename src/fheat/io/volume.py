@@ -69,7 +69,7 @@ class Volume:
 
 
 def geometry_fault(affine: NDArray[np.float64]) -> str | None:
-    """Return what is wrong with an affine (shape, not finite, spacing not in (0, 1 m], axes in one plane), or None."""
+    """Say what is wrong with an affine, or None: shape, finite, spacing in (0, 1 m], axes not in one plane."""
     if affine.shape != (4, 4):
         return f"has shape {affine.shape}, not (4, 4)"
     if not np.isfinite(affine).all():
@@ -85,7 +85,7 @@ def geometry_fault(affine: NDArray[np.float64]) -> str | None:
 
 
 APART: Final = 0.05
-"""Share of a voxel by which corresponding corners of two grids may lie apart: programs round headers differently."""
+"""Share of a voxel by which corresponding corners may lie apart: programs round headers differently."""
 
 
 @dataclass(frozen=True)

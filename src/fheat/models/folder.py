@@ -1,7 +1,4 @@
-"""Model folders: a network and its card, written whole or not at all, and read only if not a byte has changed.
-
-Weights can be stored at half their size: large tensors as float16 in the file, float32 again in the network.
-"""
+"""Weights at half their size: large tensors as float16 in the file, float32 again in the network."""
 
 import hashlib
 import json
@@ -24,11 +21,10 @@ from fheat.system.errors import BadInput
 from fheat.system.files import write_folder
 
 FULL_BELOW = 256
-"""Number of values below which a tensor stays float32: gates, rational coefficients, biases and norms. They are 3 % of
-FHEAT-Seg, and a gate must keep D, alpha and above all a closed D = 0 exactly."""
+"""Smaller tensors stay float32: gates, rational coefficients, biases and norms. They are 3 % of FHEAT-Seg, and a gate
+must keep D, alpha and above all a closed D = 0 exactly."""
 LARGEST_LOSS = 2**-10
-"""Largest change of a tensor by float16, relative to its norm. Rounding alone stays below 2^-11; more means that values
-fell out of range."""
+"""Of a tensor, relative to its norm. Rounding alone stays below 2^-11; more means that values fell out of range."""
 
 
 def halve(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -233,9 +229,9 @@ def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None
             raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
         if key not in expected:
             raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
-        shape, own_shape = tuple(stored[key].shape), tuple(expected[key].shape)
-        if shape != own_shape:
-            raise BadInput(path, f"key {key!r} has shape {shape} where {name} has {own_shape}", _GET_AGAIN)
+        found, wanted = tuple(stored[key].shape), tuple(expected[key].shape)
+        if found != wanted:
+            raise BadInput(path, f"key {key!r} has shape {found} where {name} has {wanted}", _GET_AGAIN)
         if stored[key].is_floating_point() != expected[key].is_floating_point():
             raise BadInput(
                 path, f"key {key!r} is {stored[key].dtype} where {name} has {expected[key].dtype}", _GET_AGAIN

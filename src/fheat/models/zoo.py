@@ -51,7 +51,7 @@ def checked_name(name: str) -> str:
 
 
 def missing_facts(card: Card) -> list[str]:
-    """Return the facts that the card of a zoo model must state and this one does not."""
+    """Return what the card of a zoo model must state and this one does not."""
     stated = {
         "title": card.title,
         "classes": card.classes,
