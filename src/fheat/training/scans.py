@@ -149,7 +149,7 @@ def _read(
     if label is not None and case.label is not None:
         check_values(case.label, label.data, classes)
     scan = preprocessing.scan(image, known)
-    data, mask = scan.whole(), None if label is None else scan.label(label)
+    data, mask = scan.whole(), None if label is None else preprocessing.label(label)
     held = (case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,
