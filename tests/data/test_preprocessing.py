@@ -126,6 +126,14 @@ def test_labels_lie_on_the_grid_of_the_image(value):
     assert found.shape == value.scan(label).shape
 
 
+def test_a_label_whose_header_is_rounded_otherwise_keeps_the_grid_of_its_image():
+    """The image lies just within the tolerance and its label just beyond."""
+    value, image = Preprocessing(spacing=(1.05, 1.05, 1.05)), Volume(np.zeros((20, 20, 20), np.int16), np.eye(4))
+    label = Volume(np.ones((20, 20, 20), np.uint8), np.diag([0.997, 0.997, 0.997, 1.0]))
+    assert value.label(label).shape == (19, 19, 19)
+    assert value.scan(image).shape == value.scan(image).label(label).shape == (20, 20, 20)
+
+
 @given(st.tuples(*[st.floats(0.9, 1.1)] * 3))
 def test_a_scan_is_kept_only_if_all_axes_are_within_the_tolerance(ratios):
     value = Preprocessing(spacing=(2.0, 2.0, 2.0), tolerance=0.05)

@@ -1,4 +1,4 @@
-"""Axes in another order or direction, without copying a voxel."""
+"""Bring the axes of a volume into another order or direction, without copying a voxel."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def reorient(volume: Volume, codes: str) -> Volume:
 
 
 def view_as(data: NDArray[Any], affine: NDArray[np.float64], codes: str) -> NDArray[Any]:
-    """Return a view of voxels that lie as `affine` says, its axes pointing as `codes`; writing goes through."""
+    """Return a view whose axes point as `codes` says, of voxels that lie as `affine` says; writing goes through."""
     return np.asarray(orientations.apply_orientation(data, _change(affine, codes)))
 
 

@@ -115,13 +115,8 @@ class Preprocessing(_Strict):
         return self.scan(volume).whole()
 
     def label(self, volume: Volume) -> NDArray[np.uint8]:
-        """Return the label on the grid of the image, (X', Y', Z'): the nearest stored voxel, halfway the even one."""
-        view = reorient(volume, self.orientation or volume.orientation)
-        data = view.data
-        for axis, (size, step) in enumerate(zip(data.shape[:3], self.steps(view.spacing), strict=True)):
-            if step != 1:
-                data = nearest(data, axis, coordinates(size, step, target_size(size, step)))
-        return np.ascontiguousarray(data, dtype=np.uint8)
+        """Return a label as `image` would be, (X', Y', Z'): the nearest stored voxel, halfway the even one."""
+        return self.scan(volume).label(volume)
 
 
 class PreparedScan:
@@ -134,6 +129,7 @@ class PreparedScan:
     def __init__(self, volume: Volume, preprocessing: Preprocessing, known: tuple[Moments, ...] | None = None) -> None:
         self.orientation = preprocessing.orientation or volume.orientation
         view = reorient(volume, self.orientation)
+        self._affine = volume.affine
         self._stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
         self.channels: int = self._data.shape[3]
         self.steps = preprocessing.steps(view.spacing)
@@ -167,6 +163,13 @@ class PreparedScan:
         """Return all planes at once, (X', Y', Z'), or (X', Y', Z', C) where the volume has a channel axis."""
         data = self.planes(0, 0, self.shape[0]).numpy()
         return np.ascontiguousarray(np.moveaxis(data, 0, -1)) if self._has_channels else data[0]
+
+    def label(self, label: Volume) -> NDArray[np.uint8]:
+        """Return the label of this scan, stored on the same voxels, on the network's grid, (X', Y', Z')."""
+        data = reorient(Volume(label.data, self._affine), self.orientation).data
+        for axis, (size, step, target) in enumerate(zip(self.source_shape, self.steps, self.shape, strict=True)):
+            data = nearest(data, axis, coordinates(size, step, target)) if step != 1 else data
+        return np.ascontiguousarray(data, dtype=np.uint8)
 
     def _mapped(self, part: NDArray[Any]) -> Floats:
         """Return the input of stored voxels (X, Y, Z, C) as (C, X, Y, Z), with one plane in float64 at a time."""

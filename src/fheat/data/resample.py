@@ -5,9 +5,11 @@ Two grids share their centre. Index `i` of `n` target voxels lies at
     x(i) = (i - (n - 1) / 2) * step + (m - 1) / 2
 
 among `m` source voxels, where `step` is the target spacing over the source spacing. Because centres meet, flipping an
-axis before or after gives the same voxels. Linear between neighbours, the border voxel beyond the border. With equal
-spacing `x(i) = i` and the source is returned as it is.
+axis before or after gives the same voxels. Values are linear between neighbours; beyond the border they are those of
+the border voxel. With equal spacing `x(i) = i` and the source is returned as it is.
 """
+
+from typing import Final
 
 import numpy as np
 import torch
@@ -17,7 +19,8 @@ from torch import Tensor
 from fheat.data.case import Spacing
 from fheat.io.volume import Volume
 
-_SAME_SPACING = 1e-3
+_SAME_SPACING: Final = 1e-3
+"""Relative difference below which two spacings of an axis count as equal."""
 
 
 def target_size(size: int, step: float) -> int:
@@ -52,7 +55,10 @@ def nearest(x: NDArray[np.generic], axis: int, where: NDArray[np.float64]) -> ND
 
 
 def steps_between(source: Spacing, target: Spacing | None) -> Spacing:
-    """Return target over source spacing per axis; exactly 1 where they differ by less than a thousandth, or None."""
+    """Return target over source spacing per axis; exactly 1 where they differ by less than a thousandth.
+
+    Without a target all steps are 1.
+    """
     ratios = [1.0] * 3 if target is None else [there / here for here, there in zip(source, target, strict=True)]
     a, b, c = (1.0 if abs(ratio - 1) < _SAME_SPACING else ratio for ratio in ratios)
     return a, b, c

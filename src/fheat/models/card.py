@@ -1,4 +1,4 @@
-"""What a model folder says besides its weights. Every field is data; nothing in it is ever executed."""
+"""What a model folder says about its weights. Every field is data; nothing in it is ever executed."""
 
 from typing import Annotated, Literal, Self
 
@@ -21,7 +21,7 @@ class _Strict(BaseModel):
 
 
 class Window(_Strict):
-    """Sliding window the metrics were measured with, in voxels."""
+    """Size and stride, in voxels, of the sliding window that the metrics were measured with."""
 
     size: tuple[PositiveInt, PositiveInt, PositiveInt]
     stride: tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -31,6 +31,7 @@ class Card(_Strict):
     """The facts a user needs to apply a model and to judge it."""
 
     title: str = ""
+    """What the model segments, in a few words."""
     classes: tuple[str, ...] = ()
     """Name of each output channel; the first is the background unless `regions` are given."""
     regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
@@ -40,9 +41,12 @@ class Card(_Strict):
     """How a stored scan becomes the network's input; by default nothing is changed."""
     window: Window | None = None
     data: str = ""
+    """Which scans it was trained on."""
     licence: str = ""
     training: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings and facts of the training run, such as its seed."""
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """Measured results, such as `validation_dice`."""
 
     @property
     def seed(self) -> int | None:
@@ -61,7 +65,7 @@ class Card(_Strict):
 
 
 class NetworkEntry(_Strict):
-    """How to build the network, see `fheat.networks.registry.NetworkSpec`."""
+    """How the network is built, see `fheat.networks.registry.NetworkSpec`."""
 
     name: str
     in_channels: PositiveInt
@@ -81,7 +85,7 @@ class Manifest(_Strict):
     frozen: dict[str, NonNegativeFloat]
     """Sites whose strength is a constant, with that constant."""
     stored: Literal["float16"] | None = None
-    """Half precision of the file, see `fheat.models.folder`; None where it holds what the network has."""
+    """Precision of the file where it is half that of the network, see `fheat.models.folder`; None where they agree."""
     card: Card
     sha256: dict[str, str]
-    """Of the weight file, and of this file with its own hash left empty."""
+    """Hashes of the weight file, and of this file with its own hash left empty."""
