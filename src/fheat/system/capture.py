@@ -31,6 +31,19 @@ def capture(
     Raises a `RuntimeError` where `run` waits for the host.
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool):
-        result = run()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool):
+            result = run()
+    except RuntimeError:
+        _end_failed_capture(device)
+        raise
     return graph, result
+
+
+def _end_failed_capture(device: torch.device | None) -> None:
+    """Capture something small: a capture that fails leaves torch's random generator waiting for the end of one, and
+    every random number on the device would raise an error from then on."""
+    with torch.cuda.device(device):
+        number = torch.zeros(1, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            number += 1
