@@ -81,7 +81,7 @@ class MethodSettings(Section):
 
 
 class Optimiser(Protocol):
-    """What updates the weights. All of it is tensor code without questions to the host, so a graph can capture it."""
+    """An update rule for the weights: tensor code without questions to the host, so that a graph can capture it."""
 
     skipped: Tensor
     """Number of updates that were left out because their gradient was not finite."""

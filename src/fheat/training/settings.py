@@ -148,7 +148,7 @@ class ValidationSettings(Section):
 
 
 class OutputSettings(Section):
-    """What is written beside the log and the models."""
+    """Files that are written beside the log and the models."""
 
     checkpoint_every: Annotated[PositiveInt, Short("checkpoint_every")] = 500
     """Number of iterations between checkpoints."""

@@ -16,7 +16,7 @@ import torch
 from fheat.system import processes
 from fheat.training.prepare import Prepared
 
-Line = Mapping[str, Any]
+LogLine = Mapping[str, Any]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
@@ -49,7 +49,7 @@ class Observer:
     def look(self, trainer: "Trainer") -> None:
         """Look at the run; called where an observer is due, and where the run is stopping."""
 
-    def record(self, lines: Sequence[Line]) -> None:
+    def record(self, lines: Sequence[LogLine]) -> None:
         """Take lines that observers emit: each a mapping with an `iteration` and numbers."""
 
     def end(self, trainer: "Trainer") -> None:
@@ -99,7 +99,7 @@ class Trainer:
         """
         self.stopping = reason
 
-    def emit(self, lines: Sequence[Line]) -> None:
+    def emit(self, lines: Sequence[LogLine]) -> None:
         """Hand lines to every observer."""
         for observer in self.observers:
             observer.record(lines)
