@@ -113,7 +113,7 @@ class Method(nn.Module):
     takes_regions: ClassVar[bool] = False
     """Whether output channels may be nested regions instead of exclusive classes."""
     passes: ClassVar[tuple[int, int]] = (1, 0)
-    """Crops that go through a network per labelled crop of a batch: with gradients, and without."""
+    """Crops that go through a network per labelled crop, with default settings: with gradients, and without."""
 
     def __init__(self, settings: MethodSettings, task: Task) -> None:
         super().__init__()

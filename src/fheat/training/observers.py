@@ -52,7 +52,7 @@ class Numbers(Observer):
 
     def before(self, trainer: Trainer) -> None:
         """Leave out of the speed what other observers took since the last look."""
-        if self._first != trainer.done and self._logged == trainer.done:
+        if self._logged == trainer.done:
             self._restart(trainer)
 
     def due(self, trainer: Trainer) -> bool:
