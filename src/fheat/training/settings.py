@@ -126,7 +126,7 @@ class OptimiserSettings(Section):
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of AdamW."""
     clip: PositiveFloat | None = 1.0
-    """Largest norm of the gradient; longer ones are scaled to it. None leaves all as they are."""
+    """Largest norm of the gradient; longer ones are scaled to it, with none no gradient is."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
