@@ -170,7 +170,7 @@ OLD = {
 
 
 def test_a_run_from_before_there_were_perturbations_goes_on(config, tmp_path):
-    settings = config()
+    settings = config(regions="no")
     run = Run(settings, tmp_path / "run", device="cpu")
     run.stop()
     with pytest.raises(Stopped):
@@ -179,5 +179,5 @@ def test_a_run_from_before_there_were_perturbations_goes_on(config, tmp_path):
     folder = RunFolder(tmp_path / "run")
     check_same_run(folder, settings, {}, Checkpoint(1, {}, facts))
     with pytest.raises(BadInput, match=r"another research\.noise_at"):
-        check_same_run(folder, config(noise_at=3), {}, Checkpoint(1, {}, facts))
-    check_same_run(folder, config(probe_at=(3,)), {}, Checkpoint(1, {}, facts))
+        check_same_run(folder, config(noise_at=3, regions="no"), {}, Checkpoint(1, {}, facts))
+    check_same_run(folder, config(probe_at=(3,), regions="no"), {}, Checkpoint(1, {}, facts))
