@@ -235,10 +235,10 @@ def test_save_refuses_what_it_could_not_build_again(tmp_path):
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
 def test_precision_is_kept(tmp_path, kind):
     model = half_closed().to(kind)
-    restored = load(save(model, tmp_path / "m"))
+    restored = load(save(model, tmp_path / "m")).state_dict()
     for key, value in model.state_dict().items():
-        assert restored.state_dict()[key].dtype == value.dtype
-        assert torch.equal(restored.state_dict()[key], value), key
+        assert restored[key].dtype == value.dtype
+        assert torch.equal(restored[key], value), key
 
 
 def test_frozen_strengths_are_kept(tmp_path):
