@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from fheat import FractionalHeat, create_model, probe, retire
-from fheat.methods.base import Batch
-from fheat.methods.supervised import Supervised
+from fheat.methods.base import Task
+from fheat.methods.supervised import Supervised, SupervisedSettings
 from fheat.ops import kernels
 from fheat.ops.gates import gates_of
+from tests.methods.predictions import batch_of
 
 GRIDS = {1: (17,), 2: (9, 6), 3: (5, 6, 4)}
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -284,8 +285,8 @@ def test_the_small_network_against_the_gradient_of_its_own_gates():
     for site in ("enc2", "dec3"):
         gates[site].delta.data.fill_(-0.1)
     images, labels = torch.randn(1, 1, 64, 64, 64, dtype=torch.float64), torch.randint(2, (1, 64, 64, 64))
-    batch = Batch(images, labels, images[:0], images[:0])
-    method = Supervised(labelled=1)
+    batch = batch_of(images, labels, images[:0])
+    method = Supervised(SupervisedSettings(), Task(images.shape[2:], 1))
 
     def loss(network, batch):
         assert network.forward_features(batch.images).attention.shape == (1, 1, 16, 16, 16)

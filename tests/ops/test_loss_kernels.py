@@ -6,13 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fheat.methods import cse
-from fheat.methods.base import Batch
-from fheat.methods.cse import CSE, read_weak
+from fheat.methods.cse import read_weak
 from fheat.ops import kernels
 from fheat.ops import largest_component as components
 from fheat.ops.voxel_sums import NOWHERE, VoxelSums, voxel_sums
-from tests.methods.predictions import Given
+from tests.methods.predictions import Given, batch_of, cse
 
 SHAPES = [(2, 2, (9, 6, 11)), (3, 3, (5, 3, 7)), (1, 5, (3, 4, 7)), (2, 2, (1, 1, 1)), (1, 16, (2, 4, 3))]
 
@@ -208,16 +206,16 @@ def test_a_weak_view_read_by_a_kernel(classes, last, monkeypatch):
 def test_a_step_of_cse_is_the_plain_one(classes, monkeypatch):
     fewer_steps(monkeypatch)
     plain = kernels.use("never")(components.largest_component)  # its kernels have their own test
-    monkeypatch.setattr(cse, "largest_component", plain)
+    monkeypatch.setattr("fheat.methods.cse.largest_component", plain)
     grid = (16, 16, 32)
     weak, views = 2 * torch.randn(2, classes, *grid), torch.randn(6, classes, *grid)
     labels, images = torch.randint(classes, (2, *grid)), torch.randn(2, 1, *grid)
     losses, gradients, thresholds = [], [], []
     for mode in ("never", "always"):
         torch.manual_seed(2)
-        method, logits = CSE(patch_size=grid), views.clone().requires_grad_()
+        method, logits = cse(grid), views.clone().requires_grad_()
         with kernels.use(mode):
-            found = method.losses(Given(weak, logits), Batch(images, labels, images, images))
+            found = method.losses(Given(weak, logits), batch_of(images, labels, images))
             found["total"].backward()
         losses.append(torch.stack([found[name] for name in method.names]).detach())
         gradients.append(logits.grad)

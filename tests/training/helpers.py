@@ -3,6 +3,7 @@
 from fheat.training.run_folder import RunFolder
 from fheat.training.settings_sources import from_flat, make_settings, nest
 from fheat.training.train import begin, finish
+from fheat.training.trainer import Observer
 
 
 def settings_of(**values):
@@ -16,6 +17,17 @@ def changed(settings, **values):
     for section, content in nest(values).items():
         sections[section] |= content
     return make_settings(sections)
+
+
+class StopAfter(Observer):
+    """Asks a run to stop after an iteration."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def before(self, trainer):
+        if trainer.done == self.iteration - 1:
+            trainer.stop()
 
 
 class Run:

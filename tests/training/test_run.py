@@ -22,7 +22,7 @@ from fheat.training.checkpoints import KEPT, Checkpoint, newest_checkpoint, save
 from fheat.training.run_folder import RunFolder
 from fheat.training.settings_sources import read_settings, to_toml
 from fheat.training.trainer import Stopped
-from tests.training.helpers import Run, changed, settings_of
+from tests.training.helpers import Run, StopAfter, changed, settings_of
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +73,7 @@ def test_what_a_run_leaves(config, tmp_path):
 def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
     settings = config(method=method)
     whole = whole_run(settings).folder.path
-    first = Run(settings, tmp_path / "parts", device="cpu")
-    advance = first.step.__class__.__call__
-    while first.done < at:
-        advance(first.step)
-        first.done += 1
-    first.stop()
+    first = Run(settings, tmp_path / "parts", observers=[StopAfter(at + 1)])
     with pytest.raises(Stopped):
         first.train()
     torch.manual_seed(99)  # whatever happens in between
@@ -104,6 +99,8 @@ import torch
 from pathlib import Path
 import fheat.networks.fheat_seg
 from fheat.training.checkpoints import newest_checkpoint
+from fheat.training.settings_sources import make_settings
+from tests.training.helpers import StopAfter, Run, changed
 
 torch.set_num_threads(1)
 settings, folder, kills = make_settings(json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])

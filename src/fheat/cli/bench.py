@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 import tyro
@@ -17,6 +17,7 @@ from fheat.bench.step import METHODS
 from fheat.bench.timing import Precision
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
+from fheat.methods.registry import method_class
 from fheat.system.files import check_new_file
 from fheat.system.progress import progress_bar
 
@@ -50,8 +51,8 @@ class Bench:
     batch: int | None = None
     """Number of windows in a forward pass, by default 1 and in scans 4; for step the number of labelled scans, and of
     unlabelled ones, by default 2."""
-    method: Literal["both", "cse", "supervised"] = "both"
-    """Training method of step."""
+    method: str = "both"
+    """Training method of step, see fheat train --help; both takes one with and one without unlabelled scans."""
     sizes: str = ""
     """Window sizes to grow through, such as 64,96,112x112x80."""
     channels: str = ""
@@ -113,7 +114,7 @@ def _plan(options: Bench) -> Plan:
         precision=options.precision,
         patch=options.patch,
         batch=options.batch,
-        methods=METHODS if options.method == "both" else (options.method,),
+        methods=METHODS if options.method == "both" else (_known_method(options.method),),
         sizes=grids(options.sizes, "sizes") if options.sizes else (),
         channels=numbers(options.channels, "channels") if options.channels else (),
         batches=numbers(options.batches, "batches") if options.batches else (),
@@ -121,3 +122,12 @@ def _plan(options: Bench) -> Plan:
         stride=options.stride,
         seed=options.seed,
     )
+
+
+def _known_method(name: str) -> str:
+    """Return the name of a training method, or raise `UsageError` that names the nearest one."""
+    try:
+        method_class(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return name

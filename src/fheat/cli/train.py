@@ -54,11 +54,11 @@ class Train:
     """Dataset folder; see fheat data check."""
     out: Path = Path("run")
     """Run folder."""
-    config: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """TOML file with settings; what is given as an option as well wins."""
     resume: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Go on with the run in --out; it knows its settings."""
-    device: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None
+    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE", help_behavior_hint="")] = None
     """Device to train on, cpu or cuda; a GPU where there is one."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Print the outcome as JSON."""

@@ -106,10 +106,8 @@ def stored_settings(content: Mapping[str, Any], source: Path) -> TrainSettings:
 
 
 def is_flat(content: Mapping[str, Any]) -> bool:
-    """Return whether settings have the form before sections, in which the dataset is a word of its own."""
-    return isinstance(content.get("data"), str) and not any(
-        isinstance(value, Mapping) for name, value in content.items() if name != "network_options"
-    )
+    """Return whether settings have the form before sections: none of their values is a section."""
+    return not any(isinstance(value, Mapping) for name, value in content.items() if name in TrainSettings.model_fields)
 
 
 _FLAT = {
