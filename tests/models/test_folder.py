@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +31,15 @@ def half_closed():
     return model
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    card = Card(title="t", classes=("background", "atrium"))
+    return save(half_closed(), tmp_path_factory.mktemp("saved") / "model", card)
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return save(half_closed(), tmp_path / "model", Card(title="t", classes=("background", "atrium")))
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
 
 
 def reseal(folder, edit=lambda content: None, weights=None):
