@@ -30,7 +30,7 @@ RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "scan-cpu.json"
 def network(open_gates=("dec1",), seed=0, **options):
     """Return a retired network with random norms and coefficients, its gates closed but for those named."""
     torch.manual_seed(seed)
-    with pytest.MonkeyPatch.context() as patch:  # one block per stage: a runtime takes time for each, and they are alike
+    with pytest.MonkeyPatch.context() as patch:  # a runtime takes time for every block, and those of a stage are alike
         patch.setattr("fheat.networks.fheat_seg.DEPTHS", (1, 1, 1, 1))
         model = create_model("fheat_seg", patch_size=(32, 32, 32), **options).eval()
     for name, parameter in model.named_parameters():
