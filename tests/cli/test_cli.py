@@ -190,3 +190,13 @@ def test_no_arguments_is_usage():
     done = subprocess.run([sys.executable, "-m", "fheat"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout.startswith("usage: fheat VERB")
+
+
+def test_methods_are_listed_with_what_they_need(capsys):
+    assert main(["models", "--methods", "--json"]) == 0
+    methods = {row["name"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    assert methods["ua_mt"]["needs"] == ["unlabelled", "teacher"]
+    assert methods["supervised"]["needs"] == []
+    assert methods["cse"]["passes"] == [3, 1]
+    assert main(["models", "--methods"]) == 0
+    assert "mean_teacher" in capsys.readouterr().out

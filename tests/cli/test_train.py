@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fheat.cli.main import main
+from fheat.cli.main import UsageError, main
 from fheat.cli.train import _Screen, _settings, picture
 from fheat.data.phantom import write_phantoms
 from fheat.io import Volume, read_nifti, write_nifti
@@ -52,8 +52,8 @@ def test_the_help_has_every_setting_with_its_default(capsys):
     for section, kind in sections().items():
         for name, field in kind.model_fields.items():
             if isinstance(field.default, int | float | str) and not isinstance(field.default, bool):
-                described = "".join((field.description or "Nameofthetrainingmethod.").split())
-                assert f"{described}(default:{field.default})" in text, (section, name)
+                described = "".join((field.description or "").split())
+                assert f"{described}(default:{field.default})" in text or field.description is None, (section, name)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,44 @@ def test_every_setting_is_an_option(tmp_path, words, name, value):
     assert _settings(["--config", str(tmp_path / "c.toml")])[1] == settings
     other = _settings(["--config", str(tmp_path / "c.toml"), "--seed", "5", str(tmp_path / "elsewhere")])[1]
     assert other == changed(settings, seed=5, data=str(tmp_path / "elsewhere"))
+
+
+def test_options_win_over_the_file_whatever_the_file_says(tmp_path):
+    """Also where the file would not fit by itself, and where an option repeats a default."""
+    (tmp_path / "c.toml").write_text(
+        '[data]\nfolder = "x"\npatch_size = [30, 30, 30]\n[method]\nramp = 3\n[schedule]\niterations = 20\n'
+    )
+    config = ["--config", str(tmp_path / "c.toml")]
+    settings = _settings([*config, "--method", "supervised"])[1]
+    assert (settings.method.name, settings.data.patch_size) == ("supervised", (30, 30, 30))
+    assert (
+        _settings([*config, "--patch-size", "32", "32", "32", "--iterations", "16000"])[1].schedule.iterations == 16_000
+    )
+    assert _settings([*config, "--method", "ua_mt", "--labelled", "none"])[1].method.ramp == 3
+    with pytest.raises(UsageError, match=r"leave out --schedule\.iterations"):
+        _settings(["--resume", "--iterations", "16000"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            'optimiser = "adamw"\nlearning_rate = 0.1',
+            "field optimiser: is a section and takes a table",
+        ),
+        ("network = 5", "field network: is a section"),
+        ("method = 5", "field method: is a section"),
+        ('network_options = "x"', "field network_options: takes a table of options"),
+        ('[preprocessing]\norientation = "XYZ"', "orientation"),
+    ],
+)
+def test_files_that_are_not_settings_are_refused_in_one_line(phantoms, tmp_path, capsys, text, says):
+    (tmp_path / "c.toml").write_text(f"{text}\n")
+    refused(capsys, [phantoms, "--config", tmp_path / "c.toml", "--out", tmp_path / "run"], 3, "c.toml", says)
+
+
+def test_a_wrong_value_is_said_plainly(phantoms, capsys):
+    assert refused(capsys, [phantoms, "--batch", "x"], 2).startswith("fheat: --batch takes a whole number, not 'x'")
 
 
 def test_without_a_terminal_a_line_a_minute(monkeypatch, capsys):

@@ -11,7 +11,7 @@ import pytest
 from fheat import allocation, cost, load, retire
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
-from fheat.figures.page import Section, figure, page, paragraph, planes, table
+from fheat.figures.page import PageSection, figure, page, paragraph, planes, table
 from fheat.gates.cost import giga
 from fheat.networks.registry import model_options
 from fheat.report.curves import losses, means, response
@@ -373,7 +373,7 @@ def test_a_long_log_is_drawn_as_means(run):
 def test_words_are_escaped():
     evil = "<script>alert('x')</script> & \"quotes\""
     body = paragraph(evil) + table((evil,), [(evil,)]) + figure(planes([(evil, b"png")]), evil)
-    content = page(evil, evil, [Section(evil, body)])
+    content = page(evil, evil, [PageSection(evil, body)])
     assert "<script" not in content
     reader = Reader(content)
     assert reader.text.count(evil) == 8  # title, heading, lead, heading, paragraph, two cells, caption

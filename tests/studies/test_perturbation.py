@@ -7,7 +7,7 @@ import pytest
 from fheat.report.curves import losses, orders, strengths, validation
 from fheat.report.gates import perturbation_section
 from fheat.studies.perturbation import GateAfter, gates_after, perturbation_marks
-from fheat.training.runs import RunHistory, Validation
+from fheat.training.runs import RunHistory, ValidationScore
 from tests.report.test_report import Reader
 from tests.training.helpers import settings_of
 
@@ -30,7 +30,9 @@ def record(tmp_path):
         | {f"alpha.{site}": 0.5 for site in STRENGTHS}
         for n in range(6)
     ]
-    scores = [Validation(iteration, mean, {"a": mean}) for iteration, mean in ((2, 0.9026), (4, 0.85), (6, 0.8722))]
+    scores = [
+        ValidationScore(iteration, mean, {"a": mean}) for iteration, mean in ((2, 0.9026), (4, 0.85), (6, 0.8722))
+    ]
     return RunHistory(tmp_path, settings_of(data="scans", iterations=6), steps, scores, {})
 
 

@@ -199,7 +199,7 @@ def test_a_teacher_follows_and_is_part_of_the_state():
 
 def test_gates_that_closed_leave_the_iteration_and_nothing_changes(monkeypatch):
     def trained(look):
-        monkeypatch.setattr(engine_step, "ITERATIONS_BETWEEN_LOOKS", look)
+        monkeypatch.setattr(engine_step, "ITERATIONS_BETWEEN_GATE_CHECKS", look)
         step = build(cse(PATCH), 6)
         for site in ("enc2", "dec3"):
             with torch.no_grad():

@@ -11,10 +11,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fheat.bench.plan import Networks, Triple
+from fheat.bench.plan import Networks
 from fheat.bench.timing import Candidate, Timer, ratios
 from fheat.gates.cost import cost
 from fheat.gates.dry_run import gate_calls
+from fheat.inference.windows import Triple
 from fheat.networks.registry import create_model
 from fheat.ops.heat import FractionalHeat
 from fheat.system.text import grid_name

@@ -9,13 +9,12 @@ import torch
 
 from fheat.bench.timing import Precision
 from fheat.gates.retire import retire
-from fheat.inference.windows import Windows
+from fheat.inference.windows import Triple, Windows
 from fheat.networks.base import SegmentationNetwork, checked_patch_size
 from fheat.networks.registry import create_model
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
-Triple = tuple[int, int, int]
 What = Literal["all", "operator", "step", "window", "scan"]
 Part = Literal["operator", "step", "window", "scan"]
 PARTS: tuple[Part, ...] = ("operator", "step", "window", "scan")

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.bench.plan import Networks, Triple
+from fheat.bench.plan import Networks
 from fheat.bench.timing import Candidate, Timer, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
-from fheat.inference.windows import Windows
+from fheat.inference.windows import Triple, Windows
 from fheat.system.text import grid_name
 
 

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fheat.bench.plan import Networks, Triple
+from fheat.bench.plan import Networks
 from fheat.bench.timing import MOST_REPEATS, Timer, ratios
 from fheat.data.store import VolumeStore, pack_all
+from fheat.inference.windows import Triple
 from fheat.methods.base import Task
 from fheat.methods.registry import method_class
 from fheat.system.text import grid_name

@@ -11,6 +11,7 @@ from rich.table import Table
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.gates.cost import COUNTER, cost, giga
+from fheat.methods.registry import list_methods, method_class
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import zoo_folder, zoo_names
 from fheat.networks.registry import create_model, list_models, model_options, network_plugins
@@ -24,6 +25,8 @@ class Models:
     included, and the zoo: the trained models that the verbs predict and allocation know by name.
 
     Example: fheat models --patch-size 96 96 96
+
+    Example: fheat models --methods
     """
 
     patch_size: tuple[int, int, int] = (112, 112, 80)
@@ -32,6 +35,8 @@ class Models:
     """Number of channels of the input."""
     out_channels: int = 2
     """Number of classes, background included."""
+    methods: bool = False
+    """List the training methods instead: what they are, what they need, and how many crops they pass."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -39,6 +44,9 @@ class Models:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Models, "models", arguments)
+    if options.methods:
+        _print_methods(as_json=options.json)
+        return
     rows, unavailable = _networks(options)
     trained = [_trained(name) for name in zoo_names()]
     if options.json:
@@ -127,3 +135,22 @@ def _print_trained(rows: list[dict[str, Any]]) -> None:
         dice = "" if row["validation_dice"] is None else f", validation Dice {row['validation_dice']:.4f}"
         print(f"{row['name']}: {row['title']}; {row['network']}{dice}")
         print(f"  data: {row['data']}\n  licence: {row['licence']}")
+
+
+def _print_methods(*, as_json: bool) -> None:
+    """Print the training methods; passes are crops through a network per labelled crop, with and without gradients."""
+    methods = {name: method_class(name) for name in list_methods()}
+    if as_json:
+        rows = [
+            {"name": name, "title": one.title, "needs": one.needs.listed(), "passes": one.passes}
+            for name, one in methods.items()
+        ]
+        print(json.dumps({"methods": rows}, indent=1))
+        return
+    table = Table(title="training methods; passes: crops through a network per labelled crop, with + without gradients")
+    for column in ("method", "what it is", "needs beside labelled scans", "passes"):
+        table.add_column(column, overflow="fold")
+    for name, one in methods.items():
+        needs = ", ".join(one.needs.listed()) or "nothing"
+        table.add_row(name, one.title, needs, " + ".join(map(str, one.passes)))
+    Console().print(table)

@@ -89,7 +89,7 @@ def _one_line(kind: type[object], box: str) -> str:
 
 def _plainly(complaint: str) -> str:
     """Say what an option takes, where tyro and Python say what could not be instantiated or converted."""
-    option = r"Error parsing (?P<option>--[\w-]+): "
+    option = r"Error parsing (?P<option>--[\w.-]+)(?:/--[\w.-]+)*: "
     patterns = {
         option + r"no type matching (?P<kind>.+) could be instantiated from \[(?P<given>.*)\]\.": None,
         option + r"invalid literal for int\(\) with base 10: (?P<given>.*)": "a whole number",

@@ -51,7 +51,7 @@ class ProbeOptions:
     patch_size: tuple[int, int, int] | None = None
     """Voxels of a crop; the model's own patch if not given."""
     seed: int = 0
-    """Of crops and dropout."""
+    """Seed of the crops and of dropout."""
     device: str | None = None
     """cpu or cuda; a GPU where there is one."""
     json: bool = False

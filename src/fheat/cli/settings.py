@@ -4,9 +4,8 @@ The options, their types, their help and their defaults come from the sections t
 `network` and `method` have depends on the network and the method that are named, so those names are looked up first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, make_dataclass
-from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -18,69 +17,63 @@ from pydantic.fields import FieldInfo
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.methods.base import MethodSettings
-from fheat.methods.registry import DEFAULT_METHOD, list_methods
+from fheat.methods.registry import DEFAULT_METHOD, list_methods, method_class
 from fheat.networks.registry import list_models, model_options, option_types
 from fheat.system.errors import BadInput
 from fheat.system.settings import Section, Short, optional
-from fheat.training.settings import TrainSettings
+from fheat.training.settings import NetworkSettings, TrainSettings
 from fheat.training.settings_sources import make_settings, nest, read_toml, sections
 
 
 def parse_settings(
-    kind: type[Any], verb: str, arguments: Sequence[str], values: dict[str, Any]
+    kind: type[Any], verb: str, arguments: Sequence[str], file: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the options of a verb and the settings that were given, by section.
+    """Return the options of a verb and the settings that were given as options, by section.
 
-    `kind` is a dataclass with the options of the verb itself; `values` are settings known so far, from a file or a run,
-    which become the defaults that `--help` shows.
+    `kind` is a dataclass with the options of the verb itself; `file` holds the settings of a TOML file by section. They
+    may name the network and the method.
     """
-    known = nest(values)
-    method = _named(arguments, "method") or known.get("method", {}).get("name", DEFAULT_METHOD)
-    network = _named(arguments, "network") or known.get("network", {}).get("name", "fheat_seg")
-    kinds = _kinds(method, network)
-    defaults = {
-        name: section.model_construct(**_defaults(section) | known.get(name, {})) for name, section in kinds.items()
-    }
-    members = [(name, kinds[name], field(default_factory=partial(_same, value))) for name, value in defaults.items()]
+    method, network = (_named(arguments, what) or _name_in(file.get(what)) for what in ("method", "network"))
+    kinds = _kinds(method or DEFAULT_METHOD, network or NetworkSettings().name)
+    members = [(name, section, field(default_factory=section)) for name, section in kinds.items()]
     together = make_dataclass(kind.__name__, members, bases=(kind,), frozen=True, namespace={"__doc__": kind.__doc__})
     options: Any = parse(together, verb, _with_none(arguments, kinds), none=True)
-    given = {
-        name: {
-            one: value
-            for one in section.model_fields
-            if (value := getattr(getattr(options, name), one)) != getattr(defaults[name], one)
-        }
-        for name, section in kinds.items()
-    }
-    for what in ("method", "network"):
-        if _named(arguments, what) is not None:  # the defaults are those of the one that is named
-            given[what]["name"] = getattr(options, what).name
-    return options, {name: values for name, values in given.items() if values}
+    said = {word.partition("=")[0].replace("_", "-") for word in arguments}
+    given: dict[str, Any] = {}
+    for words, (section, name) in _words(kinds).items():
+        if words & said:
+            given.setdefault(section, {})[name] = getattr(getattr(options, section), name)
+    return options, given
 
 
-def checked_settings(known: dict[str, Any], given: dict[str, Any]) -> TrainSettings:
-    """Return settings from what is known, which was checked, and what was given on the command line, which wins.
+def merged_settings(file: dict[str, Any], given: dict[str, Any], source: Path | None) -> TrainSettings:
+    """Return settings from a TOML file and from the command line, which wins.
 
-    A value that cannot be used is a usage error that names its option.
+    A value that cannot be used is a usage error that names its option where it was given there, else `BadInput` with
+    the file. Where the command line names another method or network, settings of the file that it lacks are left out.
     """
-    merged = nest(known)
+    merged = {section: dict(values) if isinstance(values, dict) else values for section, values in file.items()}
+    for what, known in (("method", _method_fields), ("network", _network_fields)):
+        name = given.get(what, {}).get("name")
+        if name is not None and isinstance(merged.get(what), dict) and _name_in(file.get(what)) != name:
+            merged[what] = {key: value for key, value in merged[what].items() if key in known(name)}
     for section, values in given.items():
         merged[section] = dict(merged.get(section, {})) | values
     try:
-        return make_settings(merged)
+        return make_settings(merged, source or "options")
     except BadInput as error:
-        raise UsageError(_as_option(error.reason)) from None
+        section, _, name = error.reason.removeprefix("field ").split(":")[0].split(" ")[0].partition(".")
+        if source is None or name in given.get(section, {}):
+            raise UsageError(_as_option(error.reason)) from None
+        raise
 
 
-def config_values(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML file by section, or raise `BadInput` where one cannot be used.
-
-    The dataset may be missing there: it can be given on the command line.
-    """
-    content = nest(read_toml(path))
-    data = content.get("data", {})
-    whole = content | {"data": {"folder": ""} | data} if isinstance(data, dict) else content
-    return make_settings(whole, path).model_dump()
+def file_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file by section, or raise `BadInput` where it cannot be read."""
+    try:
+        return nest(read_toml(path))
+    except ValueError as error:
+        raise BadInput(path, f"field {error}", "see fheat train --help") from None
 
 
 def _as_option(reason: str) -> str:
@@ -100,6 +93,29 @@ def _named(arguments: Sequence[str], what: str) -> str | None:
     return None
 
 
+def _name_in(section: Any) -> str | None:
+    name = section.get("name") if isinstance(section, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _method_fields(name: str) -> Iterable[str]:
+    return sections(name)["method"].model_fields
+
+
+def _network_fields(name: str) -> Iterable[str]:
+    return ["name", *(model_options(name) if name in list_models() else ())]
+
+
+def _words(kinds: dict[str, type[BaseModel]]) -> dict[frozenset[str], tuple[str, str]]:
+    """Return every setting by the words that give it: its long option and its short one."""
+    words: dict[frozenset[str], tuple[str, str]] = {}
+    for section, kind in kinds.items():
+        for name, one in kind.model_fields.items():
+            aliases = [alias for mark in one.metadata for alias in getattr(mark, "aliases", None) or ()]
+            words[frozenset([f"--{section}.{name}".replace("_", "-"), *aliases])] = section, name
+    return words
+
+
 def _kinds(method: str, network: str) -> dict[str, type[BaseModel]]:
     """Return for every section a model of its options, as tyro wants it: types with short names and help."""
     try:
@@ -108,10 +124,10 @@ def _kinds(method: str, network: str) -> dict[str, type[BaseModel]]:
         raise UsageError(str(error)) from None
     options = {name: _options(kind) for name, kind in kinds.items()}
     del options["data"]["folder"]  # it is the positional argument
-    name = options["method"]["name"]
-    text = MethodSettings.model_fields["name"].description
+    titles = "; ".join(f"{name}: {method_class(name).title}" for name in list_methods())
     choices: Any = Literal[tuple(list_methods())]
-    options["method"]["name"] = (Annotated[choices, _argument(["--method"], text)], name[1])
+    text = f"{MethodSettings.model_fields['name'].description} {titles}."
+    options["method"]["name"] = (Annotated[choices, _argument(["--method"], text)], Field(default=method))
     options["network"] |= _network_options(network)
     return {name: create_model(kind.__name__, __doc__=kind.__doc__, **options[name]) for name, kind in kinds.items()}
 
@@ -183,21 +199,18 @@ def _defaults(section: type[BaseModel]) -> dict[str, Any]:
 
 def _with_none(arguments: Sequence[str], kinds: dict[str, type[BaseModel]]) -> list[str]:
     """Write the word none as tyro reads it, behind options that may be None."""
-    may = {f"--{section}.{name}" for section, kind in kinds.items() for name in kind.model_fields}
     may = {
-        option.replace("_", "-")
-        for option in may
-        if optional(kinds[option[2:].split(".")[0]].model_fields[option.split(".", 1)[1]])
-    }
-    words = list(arguments)
-    for index in range(1, len(words)):
-        if words[index] == "none" and words[index - 1].replace("_", "-") in may:
-            words[index] = "None"
-    return [
-        f"{word.partition('=')[0]}=None" if word.endswith("=none") and word.partition("=")[0] in may else word
+        word
+        for words, (section, name) in _words(kinds).items()
+        if optional(kinds[section].model_fields[name])
         for word in words
-    ]
-
-
-def _same(value: BaseModel) -> BaseModel:
-    return value
+    }
+    written: list[str] = []
+    for word in arguments:
+        option, equals, value = word.partition("=")
+        if equals and value == "none" and option.replace("_", "-") in may:
+            word = f"{option}=None"
+        elif word == "none" and written and written[-1].replace("_", "-") in may:
+            word = "None"
+        written.append(word)
+    return written

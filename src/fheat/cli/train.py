@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fheat.cli.gate_screen import gate_bars
 from fheat.cli.main import UsageError, program
-from fheat.cli.settings import checked_settings, config_values, parse_settings
+from fheat.cli.settings import file_settings, merged_settings, parse_settings
 from fheat.inference.predictor import usable_device
 from fheat.system import processes
 from fheat.system.errors import BadInput
@@ -124,23 +124,31 @@ def _handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
     """Return the options of the verb, and the settings: of the run that is resumed, else of file and options."""
-    first, given = parse_settings(Train, "train", arguments, {})
-    if first.resume:
-        said = [*(f"--{section}.{name}" for section, values in given.items() for name in values)]
-        said += ["--config"] if first.config is not None else []
-        said += ["DATA"] if first.dataset is not None else []
+    path = _config_file(arguments)
+    file = {} if path is None else file_settings(path)
+    options, given = parse_settings(Train, "train", arguments, file)
+    if options.resume:
+        said = [f"--{section}.{name}".replace("_", "-") for section, values in given.items() for name in values]
+        said += ["--config"] if options.config is not None else []
+        said += ["DATA"] if options.dataset is not None else []
         if said:
-            raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said).replace('_', '-')}")
-        return first, RunFolder(first.out).settings()
-    known: dict[str, Any] = {}
-    if first.config is not None:
-        known = config_values(first.config)
-        first, given = parse_settings(Train, "train", arguments, known)
-    if first.dataset is not None:
-        given.setdefault("data", {})["folder"] = str(first.dataset)
-    elif not known.get("data", {}).get("folder"):
+            raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said)}")
+        return options, RunFolder(options.out).settings()
+    if options.dataset is not None:
+        given.setdefault("data", {})["folder"] = str(options.dataset)
+    elif not isinstance(file.get("data"), dict) or not file["data"].get("folder"):
         raise UsageError("DATA is missing: give the dataset folder, or --resume")
-    return first, checked_settings(known, given)
+    return options, merged_settings(file, given, path)
+
+
+def _config_file(arguments: Sequence[str]) -> Path | None:
+    """Return the file that --config names; the options of the file's network and method are known only with it."""
+    for index, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option == "--config":
+            named = value if equals else next(iter(arguments[index + 1 :]), None)
+            return None if named is None or "--resume" in arguments else Path(named)
+    return None
 
 
 def _check_device(name: str | None) -> None:

@@ -48,8 +48,11 @@ class Classes:
     def check(self, path: Path, label: NDArray[Any]) -> None:
         """Raise `BadInput` where a label has values that are no class: the loss would count them as another."""
         lowest, highest = int(label.min()), int(label.max())
-        if lowest < 0 or highest > max(self.values):
-            value = lowest if lowest < 0 else highest
+        other = [lowest] if lowest < 0 else [highest] if highest > max(self.values) else []
+        if self.regions and not other:
+            other = sorted(set(np.unique(label).tolist()) - set(self.values))
+        if other:
+            value = other[0]
             if self.regions:
                 regions = zip(self.names, self.regions, strict=True)
                 listed = ", ".join(f"{name} {list(values)}" for name, values in regions)

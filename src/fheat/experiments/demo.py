@@ -19,7 +19,7 @@ import torch
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import phantom, write_phantoms
 from fheat.data.read import read_image, read_label
-from fheat.figures.page import Section, figure, paragraph, planes, table
+from fheat.figures.page import PageSection, figure, paragraph, planes, table
 from fheat.figures.preview import contour_pngs, preview_png
 from fheat.gates.cost import cost
 from fheat.gates.retire import retire
@@ -206,19 +206,19 @@ def _segment_new(plan: DemoPlan) -> tuple[float, list[tuple[str, bytes]]]:
     return evaluate(mask.data, scan.label.data).dice, contour_pngs(scan.image, mask, scan.label)
 
 
-def _comparison(scores: dict[str, dict[str, float]], dice: dict[str, float], margin: float) -> Section:
+def _comparison(scores: dict[str, dict[str, float]], dice: dict[str, float], margin: float) -> PageSection:
     words = (
         f"Dice on {TEST} scans that neither run has seen, by full sliding window, the networks after their last "
         f"iteration: CSE {dice['cse']:.4f}, supervised-only {dice['supervised']:.4f}, margin {margin:+.4f}. Labels, "
         "iterations, learning rates and seed are the same."
     )
     rows = [(case, f"{value:.4f}", f"{scores['supervised'][case]:.4f}") for case, value in scores["cse"].items()]
-    return Section("With and without the unlabelled scans", paragraph(words) + table(("scan", *scores), rows))
+    return PageSection("With and without the unlabelled scans", paragraph(words) + table(("scan", *scores), rows))
 
 
-def _new_scan(dice: float, pictures: list[tuple[str, bytes]]) -> Section:
+def _new_scan(dice: float, pictures: list[tuple[str, bytes]]) -> PageSection:
     caption = (
         f"A scan of another size, spacing and orientation, segmented by the retired network, its largest component. "
         f"Prediction in orange, reference in blue; Dice {dice:.4f}."
     )
-    return Section("A new scan", figure(planes(pictures), caption))
+    return PageSection("A new scan", figure(planes(pictures), caption))

@@ -1,6 +1,6 @@
 """One HTML page that needs no other file, light or dark as the reader prefers, wide or narrow; and its colours.
 
-Arguments that are words are escaped. What is HTML already, such as the result of `table`, is put into `Section.body`.
+Arguments that are words are escaped. HTML, such as the result of `table`, is put into `PageSection.body` as it is.
 """
 
 import base64
@@ -27,14 +27,14 @@ _FLUSH_RIGHT = ' class="n"'
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of a page: a heading in words, and a body in HTML."""
 
     title: str
     body: str
 
 
-def page(title: str, lead: str, sections: Sequence[Section], summary: str = "") -> str:
+def page(title: str, lead: str, sections: Sequence[PageSection], summary: str = "") -> str:
     """Return the whole page: title, lead, the outcome in a sentence, and the sections."""
     outcome = f'<p class="summary">{escape(summary)}</p>\n' if summary else ""
     body = "\n".join(f"<section>\n<h2>{escape(section.title)}</h2>\n{section.body}\n</section>" for section in sections)

@@ -81,7 +81,7 @@ class MethodSettings(Section):
 
 
 class Optimiser(Protocol):
-    """What updates the weights. All of it is tensor code without questions to the host, so a graph can capture it."""
+    """An update rule for the weights: tensor code without questions to the host, so that a graph can capture it."""
 
     skipped: Tensor
     """Number of updates that were left out because their gradient was not finite."""
@@ -113,7 +113,7 @@ class Method(nn.Module):
     takes_regions: ClassVar[bool] = False
     """Whether output channels may be nested regions instead of exclusive classes."""
     passes: ClassVar[tuple[int, int]] = (1, 0)
-    """Crops that go through a network per labelled crop of a batch: with gradients, and without."""
+    """Crops that go through a network per labelled crop, with default settings: with gradients, and without."""
 
     def __init__(self, settings: MethodSettings, task: Task) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ network (its first update would make it one); the optimiser and schedule are tho
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -16,6 +16,7 @@ from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.losses import half_supervised_loss
 from fheat.methods.teacher import RAMP_ITERATIONS, Teacher, noisy, ramped_weight
 from fheat.networks.base import SegmentationNetwork
+from fheat.system.settings import Short
 
 
 class MeanTeacherSettings(MethodSettings):
@@ -24,7 +25,7 @@ class MeanTeacherSettings(MethodSettings):
     name: str = "mean_teacher"
     consistency: NonNegativeFloat = 0.1
     """Weight of the consistency loss after the ramp."""
-    ramp: PositiveInt = RAMP_ITERATIONS
+    ramp: Annotated[PositiveInt, Short("ramp")] = RAMP_ITERATIONS
     """Number of iterations until the consistency loss has its full weight."""
     decay: PositiveFloat = 0.99
     """Largest share of its old weights that the teacher keeps in an update."""

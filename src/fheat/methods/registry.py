@@ -29,7 +29,12 @@ def register_method(name: str, method: type[Method]) -> None:
     _REGISTERED[name] = _checked(name, method)
 
 
-_PLUGINS = PluginGroup(GROUP, register_method)
+def _register_plugin(name: str, method: type[Method]) -> None:
+    if _REGISTERED.get(name) is not method:  # its own module may have registered it already
+        register_method(name, method)
+
+
+_PLUGINS = PluginGroup(GROUP, _register_plugin)
 
 
 def list_methods() -> list[str]:

@@ -13,7 +13,7 @@ TEST: Final = (
 
 
 @dataclass(frozen=True)
-class Moments:
+class MeanAndDeviation:
     """Mean and standard deviation (ddof = 1) of `n` values. The mean is None for n = 0, the deviation for n < 2."""
 
     mean: float | None
@@ -26,13 +26,15 @@ def mean(values: Sequence[float]) -> float:
     return fsum(values) / len(values)
 
 
-def moments(values: Sequence[float]) -> Moments:
+def moments(values: Sequence[float]) -> MeanAndDeviation:
     """Return the mean, the standard deviation and the number of any number of values."""
     n = len(values)
     if n == 0:
-        return Moments(None, None, 0)
+        return MeanAndDeviation(None, None, 0)
     middle = mean(values)
-    return Moments(middle, None if n == 1 else sqrt(fsum((value - middle) ** 2 for value in values) / (n - 1)), n)
+    return MeanAndDeviation(
+        middle, None if n == 1 else sqrt(fsum((value - middle) ** 2 for value in values) / (n - 1)), n
+    )
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:

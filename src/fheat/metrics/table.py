@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self, get_args
 
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, PairKind, Scores, Unit
-from fheat.metrics.statistics import Moments, moments
+from fheat.metrics.statistics import MeanAndDeviation, moments
 from fheat.metrics.table_format import COLUMNS, DEFINITIONS, FORMAT, Line, csv_lines, json_file
 from fheat.system.errors import BadInput
 from fheat.system.text import aligned, printable
@@ -50,7 +50,7 @@ class Summary:
     """Number of cases."""
     kinds: Mapping[PairKind, int]
     """Number of cases of each kind."""
-    metrics: Mapping[str, Moments]
+    metrics: Mapping[str, MeanAndDeviation]
     """Mean and standard deviation of each metric over the cases in which it is defined."""
 
 

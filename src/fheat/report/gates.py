@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite, pi
 
-from fheat.figures.page import Section, paragraph, row, table
+from fheat.figures.page import PageSection, paragraph, row, table
 from fheat.figures.plots import Mark
 from fheat.gates.table import Allocation
 from fheat.report.curves import orders, response, responses, strengths
@@ -35,10 +35,10 @@ def summary(history: RunHistory, saving: tuple[str, float] | None = None, idle: 
     return f"{words[0].upper()}{words[1:]}."
 
 
-def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Section:
+def allocation_section(history: RunHistory, gates: Allocation, where: str) -> PageSection:
     """Return the section on the state of every gate: a paragraph and a table. `where` says what it was read from."""
     if not gates:
-        return Section("Allocation", paragraph(f"{history.settings.network.name} has no gates."))
+        return PageSection("Allocation", paragraph(f"{history.settings.network.name} has no gates."))
     words = f"{len(gates) - len(gates.open)} of {len(gates)} gates are closed"
     words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
     head = ("site", "state", "closed at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
@@ -63,35 +63,35 @@ def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Se
         body.append(f"Of a wave at frequency radius pi, the open gates let pass: {passes}.")
     if gates.idle:
         body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(gates.idle)}.")
-    return Section("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
+    return PageSection("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
 
 
-def gates_sections(history: RunHistory, gates: Allocation, marks: Sequence[Mark]) -> list[Section]:
+def gates_sections(history: RunHistory, gates: Allocation, marks: Sequence[Mark]) -> list[PageSection]:
     """Return the sections on the gates over the iterations, after each perturbation, and in the probes, if any."""
     if not history.sites:
         return []
     drawn = row(strengths(history, marks), orders(history, marks), responses(gates))
-    sections = [Section("Gates", drawn), *(perturbation_section(history, mark) for mark in marks)]
+    sections = [PageSection("Gates", drawn), *(perturbation_section(history, mark) for mark in marks)]
     return [*sections, probes_section(history, marks)] if history.probes else sections
 
 
-def perturbation_section(history: RunHistory, mark: Mark) -> Section:
+def perturbation_section(history: RunHistory, mark: Mark) -> PageSection:
     """Return the section on what happened to the gates and to the validation Dice after a perturbation."""
     iteration, label = mark
     title = f"Perturbed after iteration {iteration:,}: {label}"
     gates = gates_after(history, iteration)
     if not gates:
-        return Section(title, paragraph("The run has not come that far."))
+        return PageSection(title, paragraph("The run has not come that far."))
     head = ("site", "D before", "right after", "at the end", "outcome")
     rows = [(gate.site, *map(_strength, (gate.before, gate.right_after, gate.end)), gate.outcome) for gate in gates]
     words = f"{outcome_sentence(gates)} {validation_sentence(history, iteration)}"
-    return Section(title, paragraph(words) + table(head, rows))
+    return PageSection(title, paragraph(words) + table(head, rows))
 
 
-def probes_section(history: RunHistory, marks: Sequence[Mark] = ()) -> Section:
+def probes_section(history: RunHistory, marks: Sequence[Mark] = ()) -> PageSection:
     """Return the section on the probes of a run, of which there is at least one."""
     drawn = row(pairing_figure(history, marks), attenuation_figure(history, marks))
-    return Section("Probes", paragraph(prediction_sentence(history)) + drawn + pairing_table(history))
+    return PageSection("Probes", paragraph(prediction_sentence(history)) + drawn + pairing_table(history))
 
 
 def _gates_in_words(history: RunHistory, idle: Sequence[str]) -> str:

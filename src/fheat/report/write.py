@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from fheat.figures.page import Section, page, paragraph, row, table
+from fheat.figures.page import PageSection, page, paragraph, row, table
 from fheat.figures.picture import save_figures
 from fheat.figures.plots import Mark
 from fheat.gates.cost import Cost, cost, giga
@@ -32,7 +32,7 @@ def write_report(
     run_folder: str | Path,
     out: str | Path | None = None,
     *,
-    more: Sequence[Section] = (),
+    more: Sequence[PageSection] = (),
     figures: str | Path | None = None,
     scans: int = SCANS,
     inside: bool = False,
@@ -116,9 +116,9 @@ def _logged_gates(history: RunHistory) -> Allocation:
     return Allocation(rows)
 
 
-def _training_section(history: RunHistory, marks: Sequence[Mark]) -> Section:
+def _training_section(history: RunHistory, marks: Sequence[Mark]) -> PageSection:
     if not history.validations:
-        return Section(
+        return PageSection(
             "Training and metrics", row(losses(history, marks)) + paragraph("The run has not been validated.")
         )
     best, last = max(history.validations, key=lambda each: each.mean), history.validations[-1]
@@ -126,12 +126,14 @@ def _training_section(history: RunHistory, marks: Sequence[Mark]) -> Section:
     rows = [("mean", f"{best.mean:.4f}", f"{last.mean:.4f}")]
     for case, score in last.cases.items():
         rows.append((case, f"{best.cases[case]:.4f}" if case in best.cases else "", f"{score:.4f}"))
-    return Section("Training and metrics", row(losses(history, marks), validation(history, marks)) + table(head, rows))
+    return PageSection(
+        "Training and metrics", row(losses(history, marks), validation(history, marks)) + table(head, rows)
+    )
 
 
-def _cost_section(history: RunHistory, costs: tuple[Cost, Cost] | None) -> Section:
+def _cost_section(history: RunHistory, costs: tuple[Cost, Cost] | None) -> PageSection:
     if costs is None:
-        return Section("Cost", paragraph(_no_network(history)))
+        return PageSection("Cost", paragraph(_no_network(history)))
     before, after = costs
     head = ("", "parameters", "multiply-adds", "in transforms", "in the rest", "transforms by")
     rows = [
@@ -149,19 +151,19 @@ def _cost_section(history: RunHistory, costs: tuple[Cost, Cost] | None) -> Secti
         f"One forward pass on {grid_name(after.shape)}. Retiring takes {1 - after.macs / before.macs:.1%} of "
         f"the multiply-adds and changes no bit of the output. Counter: {after.counter}."
     )
-    return Section("Cost before and after retirement", table(head, rows) + paragraph(words))
+    return PageSection("Cost before and after retirement", table(head, rows) + paragraph(words))
 
 
-def _scans_section(history: RunHistory, saved: Saved | None, scans: int, progress: Progress) -> Section:
+def _scans_section(history: RunHistory, saved: Saved | None, scans: int, progress: Progress) -> PageSection:
     if saved is None:
-        return Section("Validation scans", paragraph(_no_network(history)))
+        return PageSection("Validation scans", paragraph(_no_network(history)))
     return validation_section(history, saved, scans, progress)
 
 
-def _settings_section(history: RunHistory) -> Section:
+def _settings_section(history: RunHistory) -> PageSection:
     settings = [(name, str(value)) for name, value in flattened(history.settings).items()]
     versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in _LIBRARIES]
     words = paragraph("Versions are those this page was written with.")
     tables = table(("setting", "value"), settings, long=True), table(("program", "version"), versions)
-    return Section("Settings and versions", words + row(*tables))
+    return PageSection("Settings and versions", words + row(*tables))

@@ -16,7 +16,7 @@ from fheat.system.progress import Progress, silent
 
 
 @dataclass(frozen=True)
-class SegmentedScan:
+class ComparedScan:
     """One scan with its predicted mask, its reference mask and the Dice of every class on the scan's own grid."""
 
     case: str
@@ -28,7 +28,7 @@ class SegmentedScan:
 
 def segment_validation_scans(
     model: nn.Module, dataset: str, count: int, progress: Progress = silent
-) -> Iterator[SegmentedScan]:
+) -> Iterator[ComparedScan]:
     """Yield the first `count` validation scans of a dataset, segmented by the network with its full sliding window.
 
     One scan is in memory at a time. Raises `BadInput` where the dataset cannot be read, and `ValueError` where the
@@ -46,5 +46,5 @@ def segment_validation_scans(
             name: dice(np.isin(predicted.data, values), np.isin(reference.data, values))
             for name, values in predictor.classes.items()
         }
-        yield SegmentedScan(case.id, image, predicted, reference, scores)
+        yield ComparedScan(case.id, image, predicted, reference, scores)
         progress(done, len(cases))

@@ -34,7 +34,7 @@ def capture(
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool):
             result = run()
-    except RuntimeError:
+    except BaseException:
         _end_failed_capture(device)
         raise
     return graph, result

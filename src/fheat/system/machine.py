@@ -39,7 +39,7 @@ def _processor() -> str:
 
 
 _HOST = "can't allocate memory"
-"""What torch says on a CPU, in a RuntimeError."""
+"""Words of the RuntimeError with which torch reports on a CPU that memory ran out."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fheat.system import processes
 
 
 class Draws(NamedTuple):
-    """What was drawn for the batches of all processes together, labelled crops and unlabelled ones.
+    """The crops that were drawn for the batches of all processes together, labelled ones and unlabelled ones.
 
     orders: each (iterations, crops), which scans come; places: each (iterations, crops, 3), uniform in [0, 1), where in
     them the crops lie.

@@ -31,7 +31,7 @@ STATE, MANIFEST = "state.safetensors", "manifest.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on as if nothing had happened."""
+    """The complete state of a run, from which it goes on as if nothing had happened."""
 
     iteration: int
     tensors: dict[str, Tensor]

@@ -9,7 +9,7 @@ from fheat.system import processes
 from fheat.training.checkpoints import Checkpoint, save_checkpoint
 from fheat.training.run_folder import RunFolder
 from fheat.training.settings import ResearchSettings
-from fheat.training.trainer import Line, Observer, Trainer
+from fheat.training.trainer import LogLine, Observer, Trainer
 
 ITERATIONS_BETWEEN_LOOKS = 50
 """Number of iterations between looks at the device, which make the host wait."""
@@ -52,7 +52,7 @@ class Numbers(Observer):
 
     def before(self, trainer: Trainer) -> None:
         """Leave out of the speed what other observers took since the last look."""
-        if self._first != trainer.done and self._logged == trainer.done:
+        if self._logged == trainer.done:
             self._restart(trainer)
 
     def due(self, trainer: Trainer) -> bool:
@@ -96,7 +96,7 @@ class LogFile(Observer):
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    def record(self, lines: Sequence[Line]) -> None:
+    def record(self, lines: Sequence[LogLine]) -> None:
         """Append the lines."""
         self._folder.log(lines)
 

@@ -21,7 +21,7 @@ _NESTED = ("cases", "probe")
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationScore:
     """Validation Dice at an iteration: the mean, and that of every scan."""
 
     iteration: int
@@ -53,7 +53,7 @@ class RunHistory:
     settings: TrainSettings
     steps: list[dict[str, float]]
     """Losses and gates of every logged iteration, in order; there is at least one."""
-    validations: list[Validation]
+    validations: list[ValidationScore]
     speeds: dict[int, float]
     """Iterations per second, without validation and saving, by the iteration at which they were measured."""
     probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def read_history(folder: Path) -> RunHistory:
         if "probe" in line:
             probes[line["iteration"]] = line["probe"]
         elif "validation" in line:
-            validations.append(Validation(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
+            validations.append(ValidationScore(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
         elif "per_second" in line:
             speeds[int(line["iteration"])] = float(line["per_second"])
         else:

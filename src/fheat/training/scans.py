@@ -168,7 +168,7 @@ def _read(
     if label is not None and case.label is not None:
         classes.check(case.label, label.data)
     scan = preprocessing.scan(image, moments)
-    data, mask = scan.whole(), None if label is None else preprocessing.label(label)
+    data, mask = scan.whole(), None if label is None else scan.label(label)
     held_out = ValidationScan(case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,

@@ -1,7 +1,7 @@
 """Everything that decides a training run, in typed sections: the source of the TOML file, the options and their help.
 
     [data] folder = "scans", labelled = 4        [network] name = "fheat_seg", mixer = "gelu"
-    [method] name = DEFAULT_METHOD, box = "unlabelled"    [optimiser] learning_rate = 0.01   ...
+    [method] name = "mean_teacher", box = "unlabelled"    [optimiser] learning_rate = 0.01   ...
 
 The sections `network` and `method` take, beside a name, the options of that network and the settings of that method.
 """
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fheat.data.orientation import check_codes
 from fheat.data.preprocessing import Intensity
 from fheat.methods.base import MethodSettings, Regions, Task
 from fheat.methods.registry import DEFAULT_METHOD, method_class
@@ -63,6 +64,11 @@ class PreprocessingSettings(Section):
     """Directions of the axes, such as RAS; those of the scans where they agree, else RAS, if none."""
     tolerance: NonNegativeFloat = 0.05
     """Relative difference to the spacing below which a scan is kept as it is stored."""
+
+    @field_validator("orientation")
+    @classmethod
+    def _names_directions(cls, orientation: str | None) -> str | None:
+        return None if orientation is None else check_codes(orientation)
 
     @model_validator(mode="after")
     def _window_belongs_to_its_kind(self) -> Self:
@@ -120,7 +126,7 @@ class OptimiserSettings(Section):
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of AdamW."""
     clip: PositiveFloat | None = 1.0
-    """Largest norm of the gradient; longer ones are scaled to it. None leaves all as they are."""
+    """Largest norm of the gradient; longer ones are scaled to it, with none no gradient is."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
@@ -148,7 +154,7 @@ class ValidationSettings(Section):
 
 
 class OutputSettings(Section):
-    """What is written beside the log and the models."""
+    """Files that are written beside the log and the models."""
 
     checkpoint_every: Annotated[PositiveInt, Short("checkpoint_every")] = 500
     """Number of iterations between checkpoints."""
@@ -192,7 +198,7 @@ class TrainSettings(Section):
     @field_validator("method", mode="before")
     @classmethod
     def _of_its_method(cls, value: Any) -> Any:
-        """Validate the section with the settings of the method that it names; CSE where it names none."""
+        """Validate the section with the settings of the method that it names, or else of the default one."""
         if isinstance(value, MethodSettings):
             return value
         values = dict(value or {})

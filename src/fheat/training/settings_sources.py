@@ -53,8 +53,9 @@ def make_settings(values: Mapping[str, Any], source: str | Path = "settings") ->
 
     `{"data": "scans", "labelled": 4, "optimiser.clip": None, "network": {"name": "fheat_seg", "mixer": "gelu"}}`
     """
-    nested = nest(values)
+    nested: dict[str, Any] = {}
     try:
+        nested = nest(values)
         return TrainSettings.model_validate(nested)
     except (ValidationError, ValueError) as error:
         known = _known(nested)
@@ -77,6 +78,8 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
             nested.setdefault(key, {}).update(content)
             continue
         section, dot, field = short.get(key, key).partition(".")
+        if key in TrainSettings.model_fields and (not dot or not isinstance(value, str)):
+            raise ValueError(f"{key}: is a section and takes a table of settings, not {value!r}")
         if dot:
             nested.setdefault(section, {})[field] = value
         else:
@@ -129,7 +132,7 @@ _FLAT = {
 
 
 def from_flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of the form without sections, which versions before 0.2 wrote, by section.
+    """Return settings of the form without sections, which earlier versions wrote, by section.
 
     Settings of CSE that a supervised run carried along without using them are left out.
     """
@@ -137,7 +140,12 @@ def from_flat(content: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("method", DEFAULT_METHOD) != DEFAULT_METHOD:
         values = {name: value for name, value in values.items() if name not in ("box", "ramp")}
     nested = nest(values)
-    nested.setdefault("network", {}).update(content.get("network_options", {}))
+    options = content.get("network_options", {})
+    if not isinstance(options, Mapping):
+        raise ValueError(f"network_options: takes a table of options, not {options!r}")
+    nested.setdefault("network", {}).update(options)
+    if "theta_rate" in content:  # a run of an earlier version, which trained exclusive classes
+        nested.setdefault("data", {}).setdefault("regions", "no")
     return nested
 
 
@@ -158,5 +166,5 @@ def _known(nested: Mapping[str, Any]) -> list[str]:
     )
     try:
         return [*dotted_names(method or DEFAULT_METHOD, network or "fheat_seg"), *TrainSettings.model_fields]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return dotted_names()

@@ -17,7 +17,7 @@ EAGER_ITERATIONS = 3
 """Number of iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
 EAGER_ITERATIONS_IN_A_GROUP = 11
 """The same for several processes: as many as `DistributedDataParallel` needs."""
-ITERATIONS_BETWEEN_LOOKS = 200
+ITERATIONS_BETWEEN_GATE_CHECKS = 200
 """Number of iterations after which gates that have closed are taken out of the iteration."""
 
 
@@ -56,7 +56,7 @@ class Step:
         """Advance by one iteration."""
         alone = processes.current().size == 1
         self._calls += 1
-        if self._calls % ITERATIONS_BETWEEN_LOOKS == 0 and alone:  # others would wait for its gradients
+        if self._calls % ITERATIONS_BETWEEN_GATE_CHECKS == 0 and alone:  # others would wait for its gradients
             self._let_closed_gates_sleep()
         self.batches.load(self.iteration)
         if self.iteration.device.type != "cuda":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fheat.system.errors import BadInput
-from fheat.training.trainer import Line, Observer
+from fheat.training.trainer import LogLine, Observer
 
 _NAMES = {
     "norm": "train/norm",
@@ -38,7 +38,7 @@ class TensorBoard(Observer):
             remedy = "install fheat[tensorboard], or set output.tensorboard to false"
             raise BadInput(self.folder, "needs the package tensorboard", remedy) from None
 
-    def record(self, lines: Sequence[Line]) -> None:
+    def record(self, lines: Sequence[LogLine]) -> None:
         """Write the numbers of log lines, each at its iteration, and flush them."""
         for line in lines:
             for tag, value in scalars(line):
@@ -50,7 +50,7 @@ class TensorBoard(Observer):
         if self._writer is not None:
             self._writer.flush()
 
-    def replace(self, lines: Sequence[Line]) -> None:
+    def replace(self, lines: Sequence[LogLine]) -> None:
         """Forget the events that are there and write those of the lines instead."""
         for stale in self.folder.glob("events.out.tfevents.*"):
             stale.unlink()

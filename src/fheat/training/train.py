@@ -52,7 +52,9 @@ def train(
     observers: Iterable[Observer] = (),
     **values: Any,
 ) -> FinishedRun:
-    """Train a network on a dataset and return the finished run; `fheat train` on the command line calls this.
+    """Train a network on a dataset and return the finished run, as `fheat train` does, but for its report.
+
+    `fheat.report.write.write_report(out)` writes that page. Several processes call this within `processes.joined()`.
 
     Args:
         settings: all settings; or give them as `values`: by section (`optimiser={"clip": None}`) or by short name.

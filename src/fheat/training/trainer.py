@@ -16,7 +16,7 @@ import torch
 from fheat.system import processes
 from fheat.training.prepare import Prepared
 
-Line = Mapping[str, Any]
+LogLine = Mapping[str, Any]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
@@ -43,13 +43,13 @@ class Observer:
         """Act before each iteration, on every process."""
 
     def due(self, trainer: "Trainer") -> bool:
-        """Return whether to look after the iteration that was just done, `trainer.done`."""
+        """Return whether to look after the iteration that was just done, `trainer.done`; alike on all processes."""
         return False
 
     def look(self, trainer: "Trainer") -> None:
         """Look at the run; called where an observer is due, and where the run is stopping."""
 
-    def record(self, lines: Sequence[Line]) -> None:
+    def record(self, lines: Sequence[LogLine]) -> None:
         """Take lines that observers emit: each a mapping with an `iteration` and numbers."""
 
     def end(self, trainer: "Trainer") -> None:
@@ -68,7 +68,7 @@ class Trainer:
         self.done = 0
         self.best: float | None = None
         self.latest: float | None = None
-        self.stopping = 0
+        self._stopping = 0
 
     @property
     def at_end(self) -> bool:
@@ -84,12 +84,12 @@ class Trainer:
                 observer.before(self)
             self.step()
             self.done += 1
-            self.stopping = group.largest(self.stopping)
+            reason = group.largest(self._stopping)  # a signal may come at any moment: only `stop` writes there
             due = [observer for observer in self.observers if observer.due(self)]
-            if due or self.stopping:
-                self._tell("look", self.observers if self.stopping else due)
-            if self.stopping and not self.at_end:
-                raise Stopped(self.done, self.stopping)
+            if due or reason:
+                self._tell("look", self.observers if reason else due)
+            if reason and not self.at_end:
+                raise Stopped(self.done, reason)
         self._tell("end", self.observers)
 
     def stop(self, reason: int = 1) -> None:
@@ -97,9 +97,9 @@ class Trainer:
 
         Asked on one process, all stop after the same iteration. The largest of different reasons counts.
         """
-        self.stopping = reason
+        self._stopping = reason
 
-    def emit(self, lines: Sequence[Line]) -> None:
+    def emit(self, lines: Sequence[LogLine]) -> None:
         """Hand lines to every observer."""
         for observer in self.observers:
             observer.record(lines)

@@ -37,7 +37,7 @@ SCANS_WITH_MAPS = 5
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """What is measured."""
+    """Choice of the measurements."""
 
     residual: bool = True
     """Whether the residuals of blocks are measured."""
