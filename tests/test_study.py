@@ -1,8 +1,6 @@
 """The study of LA: stored runs, outcomes and figures say the same, and its statements hold."""
 
-import subprocess
-import sys
-
+import figures
 import pytest
 from results import ROOT, RUNS, read_result
 
@@ -63,11 +61,7 @@ def test_trained_networks_in_the_analyses():
 
 
 def test_figures_are_those_of_the_stored_numbers(tmp_path):
-    subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "figures.py"), "--out", str(tmp_path)],
-        check=True,
-        capture_output=True,
-    )
+    figures.main(out=tmp_path)
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))
     assert len(drawn) == 15
     for name in drawn:

@@ -20,7 +20,8 @@ def folder(tmp_path):
     return save(model, tmp_path / "model")
 
 
-def test_models_as_json(capsys):
+def test_models_as_json(capsys, monkeypatch):
+    monkeypatch.setattr("fheat.cli.models.list_models", lambda: ["fheat_seg", "light_unetr"])
     assert main(["models", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     networks = {row["name"]: row for row in result["networks"]}
@@ -31,7 +32,9 @@ def test_models_as_json(capsys):
     assert "fvcore" in result["counter"]
 
 
-def test_models_as_a_table(capsys):
+def test_models_as_a_table(capsys, monkeypatch):
+    names = ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"]
+    monkeypatch.setattr("fheat.cli.models.list_models", lambda: names)
     assert main(["models", "--patch-size", "96", "96", "96"]) == 0
     out = capsys.readouterr().out
     for expected in ("972,616", "0.999", "0.754", "50.71", "0.841", "52.15", "MAC by fvcore rules"):
@@ -171,11 +174,14 @@ def test_what_is_missing_is_named_with_an_example(arguments, says, encoding, cap
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", [["--help"], ["allocation", "la-4", "--json"], ["models", "--help"]])
-def test_a_reader_that_leaves_is_no_error(verb):
+@pytest.mark.parametrize(
+    "words", ["--help", "data phantom scans --cases 1 --test 0 --shape 34 34 34 --json", "data phantom --help"]
+)
+def test_a_reader_that_leaves_is_no_error(words, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-m", "fheat", *verb], stdout=writing, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "fheat", *words.split()]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     os.close(writing)
     assert done.stderr == ""
 

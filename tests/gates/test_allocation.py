@@ -219,6 +219,13 @@ def exported_targets(model, x):
     return Counter(str(node.target) for node in program.graph.nodes if node.op == "call_function"), inputs
 
 
+@pytest.fixture
+def _one_block_per_stage(monkeypatch):
+    """Tracing takes time for every block, and all blocks of a stage are alike."""
+    monkeypatch.setattr("fheat.networks.fheat_seg.DEPTHS", (1, 1, 1, 1))
+
+
+@pytest.mark.usefixtures("_one_block_per_stage")
 def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     """Node for node the network in which every gate is replaced by nn.Identity."""
     x = torch.randn(1, 1, *PATCH)
@@ -242,14 +249,15 @@ def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     axes = [
         length for calls in gate_calls(model, (x,)).values() for call in calls for length in call.grid if length > 1
     ]
-    assert len(axes) == 32 * 3 - 8  # 32 FHEAT blocks on three axes; the bottom grid 2x2x1 has eight calls with two
+    assert len(axes) == 16 * 3 - 4  # 16 FHEAT blocks on three axes; the bottom grid 2x2x1 has four calls with two
     assert full["aten.matmul.default"] + full["aten.bmm.default"] == 2 * len(axes)  # a product out and one back
-    assert sum(full[target] for target in transform_nodes) > 200
+    assert sum(full[target] for target in transform_nodes) > 100
     assert sum(small[target] for target in transform_nodes) == 0
-    assert sum(full.values()) - sum(small.values()) > 1000
+    assert sum(full.values()) - sum(small.values()) > 500
     assert not [name for name in inputs if "gate" in name or "lifted" in name]
 
 
+@pytest.mark.usefixtures("_one_block_per_stage")
 def test_one_survivor_leaves_only_its_own_transform():
     x = torch.randn(1, 1, *PATCH)
     closed = ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2")
@@ -269,6 +277,7 @@ def test_nan_is_named(look):
         look(model)
 
 
+@pytest.mark.usefixtures("_one_block_per_stage")
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
 def test_networks_in_other_precisions_are_read_and_costed(kind):
     model = create_model("fheat_seg", patch_size=PATCH)

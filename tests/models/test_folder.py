@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +31,15 @@ def half_closed():
     return model
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    card = Card(title="t", classes=("background", "atrium"))
+    return save(half_closed(), tmp_path_factory.mktemp("saved") / "model", card)
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return save(half_closed(), tmp_path / "model", Card(title="t", classes=("background", "atrium")))
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
 
 
 def reseal(folder, edit=lambda content: None, weights=None):
@@ -235,10 +242,10 @@ def test_save_refuses_what_it_could_not_build_again(tmp_path):
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
 def test_precision_is_kept(tmp_path, kind):
     model = half_closed().to(kind)
-    restored = load(save(model, tmp_path / "m"))
+    restored = load(save(model, tmp_path / "m")).state_dict()
     for key, value in model.state_dict().items():
-        assert restored.state_dict()[key].dtype == value.dtype
-        assert torch.equal(restored.state_dict()[key], value), key
+        assert restored[key].dtype == value.dtype
+        assert torch.equal(restored[key], value), key
 
 
 def test_frozen_strengths_are_kept(tmp_path):

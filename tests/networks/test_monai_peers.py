@@ -142,9 +142,10 @@ def test_without_monai_one_line(monkeypatch):
 
 def test_models_are_listed_without_monai(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "monai.networks.nets", None)
+    monkeypatch.setattr("fheat.cli.models.list_models", lambda: ["light_unetr_l", *SIZES])
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in found["networks"]] == ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"]
+    assert [row["name"] for row in found["networks"]] == ["light_unetr_l"]
     assert [line.split()[0] for line in found["not_available"]] == list(SIZES)
 
 

@@ -63,12 +63,13 @@ def few(chains, count):
 def test_agrees_with_real_gates(strength, alpha, decay):
     settings = SimulationPlan(seeds=1, alpha=alpha)
     chains = side_by_side([few(interchangeable(settings).chains, 1), few(differentiated(settings).chains, 3)])
-    options = {"iterations": 200, "rate": 0.02, "decay": decay, "strength": strength}
-    fast = train(chains, keep=[200], **options)[0]
+    options = {"iterations": 80, "rate": 0.02, "decay": decay, "strength": strength}
+    fast = train(chains, keep=[80], **options)[0]
     slow = slow_strengths(chains, **options)
     assert len(fast) == SITES + 3
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
     assert torch.equal(fast == 0, slow == 0)
+    assert (fast == 0).any() == (strength == "relu")  # some have closed within these iterations
 
 
 def test_side_by_side_changes_nothing():
