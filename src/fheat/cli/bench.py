@@ -34,7 +34,7 @@ class Bench:
     """
 
     what: Annotated[What, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = "all"
-    """What to time: all, operator, step, window or scan."""
+    """Part to time: all, operator, step, window or scan."""
     models: str = ""
     """Networks, separated by commas; ratios refer to the first. Names are those of fheat models, with /open, /survivor
     or /retired for a network with gates. By default every network that suits WHAT."""

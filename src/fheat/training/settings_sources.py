@@ -100,7 +100,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
-    return from_flat(content) if is_flat(content) else content
+    try:
+        return from_flat(content) if is_flat(content) else content
+    except ValueError as error:
+        raise BadInput(path, f"field {error}", "see fheat train --help") from None
 
 
 def stored_settings(content: Mapping[str, Any], source: Path) -> TrainSettings:
