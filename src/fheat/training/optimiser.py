@@ -63,6 +63,7 @@ class AdamW:
         self._rates = list(groups)
         self.adamw = torch.optim.AdamW(
             [{"params": some, "lr": torch.zeros((), device=device)} for some in groups.values()],
+            betas=settings.betas,
             weight_decay=settings.weight_decay,
             fused=True,
             capturable=device.type == "cuda",

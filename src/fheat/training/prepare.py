@@ -57,7 +57,8 @@ class Prepared:
         """Return batches of the run's kind that no iteration sees, or not in this order."""
         method, store = self.step.method, self.step.batches.store
         crops = method.labelled, method.unlabelled
-        return Batches(store, draw(_counts(self.scans), crops, count, seed), self.settings.data.patch_size)
+        data = self.settings.data
+        return Batches(store, draw(_counts(self.scans), crops, count, seed), data.patch_size, mirror=data.mirror)
 
 
 def prepare(settings: TrainSettings, *, device: str | None = None, progress: Progress = silent) -> Prepared:
@@ -143,10 +144,11 @@ def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torc
     return Step(
         model,
         method,
-        Batches(store, draws, settings.data.patch_size),
+        Batches(store, draws, settings.data.patch_size, mirror=settings.data.mirror),
         method.own_optimiser(model) or AdamW(model, settings.optimiser, list(method.parameters())),
         Schedule(iterations, settings.schedule.warm_up, spike),
         precision=torch.bfloat16 if half else torch.float32,
+        average=settings.optimiser.average,
     )
 
 

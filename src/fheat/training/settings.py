@@ -28,6 +28,7 @@ from fheat.networks.registry import list_models, model_options
 from fheat.system.settings import Count, Section, Short, Triple, nearest
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 Iterations = tuple[Count, ...]
 
 
@@ -42,6 +43,9 @@ class DataSettings(Section):
     """Size of a crop in voxels."""
     batch: Annotated[PositiveInt, Short("batch")] = 2
     """Number of labelled crops per iteration and process, and of unlabelled ones for a method that uses them."""
+    mirror: bool = False
+    """Whether crops are mirrored at random, along each axis with probability one half. Left and right then look alike
+    to the network, so this is not for classes that differ by their side only."""
     regions: Literal["auto", "yes", "no"] = "auto"
     """Whether output channels are nested regions (yes), such as whole tumour, core and enhancing tumour, or exclusive
     classes (no); auto takes regions where the dataset declares classes with several label values and the method can."""
@@ -125,6 +129,12 @@ class OptimiserSettings(Section):
     """Factor of the learning rate for the coefficients of rational activations."""
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of AdamW."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Share of its old value that AdamW's mean of the gradients keeps in each update, and the same for their squares.
+    """
+    average: Share | None = None
+    """Share of its old value that a moving average of the weights keeps in each update, such as 0.999; the averaged
+    network is then the one that is validated and saved. Without it, the network itself is."""
     clip: PositiveFloat | None = 1.0
     """Largest norm of the gradient; longer ones are scaled to it, with none no gradient is."""
     precision: Literal["bf16", "fp32"] = "bf16"

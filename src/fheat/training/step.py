@@ -9,6 +9,7 @@ from fheat.ops.gates import gates_of
 from fheat.ops.heat import FractionalHeat
 from fheat.system import processes
 from fheat.system.capture import capture, rehearse
+from fheat.training.average import WeightAverage
 from fheat.training.batches import Batches
 from fheat.training.optimiser import Schedule
 from fheat.training.parallel import parallel
@@ -37,11 +38,13 @@ class Step:
         schedule: Schedule,
         *,
         precision: torch.dtype = torch.float32,
+        average: float | None = None,
     ) -> None:
         device = batches.store.low.device
         self.model, self.method, self.batches, self.optimiser = model, method, batches, optimiser
         self.schedule, self.precision = schedule, precision
         self.network = parallel(model)
+        self.average = None if average is None else WeightAverage(model, average)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         self.gates = gates_of(model)
         gate_columns = (f"{name}.{site}" for site in self.gates for name in ("D", "alpha"))
@@ -71,6 +74,11 @@ class Step:
             self.optimiser.zero_grad()
             self._graph, _ = capture(self._advance)
             self._graph.replay()
+
+    @property
+    def result(self) -> SegmentationNetwork:
+        """The network that is validated and saved: the average of the weights where one is kept, else the network."""
+        return self.model if self.average is None else self.average.network
 
     def row(self, iteration: int) -> dict[str, float]:
         """Return what was logged in an iteration, counted from 1, by column. This waits for the device."""
@@ -105,6 +113,8 @@ class Step:
         for name, value in self.method.state_dict().items():
             gathered = processes.current().gather(value) if name in self.method.per_slot else value
             state[f"method.{name}"] = gathered
+        if self.average is not None:
+            state |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
         state |= {f"optimiser.{name}": value for name, value in self.optimiser.state().items()}
         state["iteration"] = self.iteration
         state["skipped"] = self.optimiser.skipped
@@ -121,6 +131,8 @@ class Step:
         rows = processes.current().rows
         own = {name: rows(value) for name, value in remembered.items() if name in self.method.per_slot}
         self.method.load_state_dict(remembered | own)
+        if self.average is not None:
+            self.average.network.load_state_dict(_part(state, "average."))
         self.optimiser.restore(_part(state, "optimiser."))
         self.iteration.copy_(state["iteration"])
         self.optimiser.skipped.copy_(state["skipped"])
@@ -153,6 +165,8 @@ class Step:
         factor = self.schedule.factor(self.iteration)
         norm = self.optimiser.step(factor)
         self.method.after_update(self.model, self.iteration)
+        if self.average is not None:
+            self.average.follow(self.model, self.iteration)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
         for gate in self.gates.values():
             values += [gate.strength.detach(), gate.alpha.detach()]

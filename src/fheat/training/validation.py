@@ -35,7 +35,7 @@ class Validation(Observer):
         if not self.due(trainer):
             return
         prepared = trainer.prepared
-        scores = validate(trainer.step.model, prepared.scans.validation, prepared.windows, prepared.classes)
+        scores = validate(trainer.step.result, prepared.scans.validation, prepared.windows, prepared.classes)
         trainer.latest = mean = sum(scores.values()) / len(scores)
         trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
         if trainer.best is None or mean > trainer.best:
@@ -89,4 +89,4 @@ def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
         training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together},
         metrics={} if score is None else {"validation_dice": score},
     )
-    save(trainer.step.model, folder, card, overwrite=True)
+    save(trainer.step.result, folder, card, overwrite=True)

@@ -1,0 +1,263 @@
+"""One run of an experiment: planned as a value, trained, scored on held-out scans, and never done twice.
+
+    outcome = perform(PlannedRun("la-4-seed-0", settings), Path("runs"))
+
+A planned run has a key, the hash of everything that decides its outcome: settings, scoring and the content of the
+scans. `perform` works in `runs/NAME-KEY`, which is a run folder of `fheat train` with the scores beside it. It goes on
+where an interrupted run stopped, and reads the outcome of one that is done. A run whose settings, scoring or scans were
+changed has another key, so an old outcome is never taken for its own.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fheat import __version__
+from fheat.data.case import Case
+from fheat.data.layouts import open_dataset
+from fheat.data.read import read_image, read_label
+from fheat.inference.predictor import Predictor
+from fheat.inference.windows import Windows
+from fheat.metrics.evaluate import evaluate_labels
+from fheat.metrics.table import ScoreRow, Table
+from fheat.system.errors import BadInput
+from fheat.system.files import file_sha256, write_file
+from fheat.system.machine import machine
+from fheat.system.progress import Progress, silent
+from fheat.system.settings import Section, Triple
+from fheat.training.checkpoints import MAY_CHANGE, flattened
+from fheat.training.observers import Look
+from fheat.training.run_folder import CONFIG, RunFolder
+from fheat.training.runs import read_history
+from fheat.training.settings import TrainSettings
+from fheat.training.train import begin, finish
+from fheat.training.trainer import Observer
+
+OUTCOME, SCORES = "outcome.json", "scores.json"
+_DECIDES_WHICH_IS_BEST = {"validation.every", "validation.stride"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Scoring(Section):
+    """How the network of a run is scored."""
+
+    split: Literal["validation", "test"] = "validation"
+    """Scans that are segmented and compared with their labels."""
+    network: Literal["best", "final"] = "best"
+    """The network with the best validation Dice, or the one after the last iteration."""
+    stride: Triple | None = None
+    """Steps of the sliding window in voxels; those of the validation if none."""
+    largest_component: bool = False
+    """Whether only the largest component of each class is kept."""
+    voxels: bool = True
+    """Whether distances are in voxels, as the semi-supervised papers print them, instead of millimetres."""
+
+
+class GateOutcome(BaseModel):
+    """A gate after the last iteration; `closed_at` is the logged iteration from which it is closed, None if open."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    D: float
+    alpha: float
+    closed_at: int | None
+
+
+class Outcome(BaseModel):
+    """What came out of a run: `outcome.json`, written last."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    key: str
+    name: str
+    settings: dict[str, Any]
+    """All settings of the training by section."""
+    scoring: dict[str, Any]
+    best: float | None
+    """Best mean Dice on the validation scans, by the window of the validation."""
+    best_at: int | None
+    last: float | None
+    """Mean Dice on the validation scans after the last iteration."""
+    gates: dict[str, GateOutcome]
+    skipped: int
+    per_second: float | None
+    """Iterations per second, median of those that were logged."""
+    seconds: float
+    """Time that training and scoring took in the process that ended them."""
+    machine: dict[str, Any]
+
+    @property
+    def survivors(self) -> dict[str, GateOutcome]:
+        """Gates that are open at the end."""
+        return {site: gate for site, gate in self.gates.items() if gate.closed_at is None}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A training run with a name, its settings, and how its network is scored."""
+
+    name: str
+    settings: TrainSettings
+    scoring: Scoring = field(default_factory=Scoring)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r}: use letters, digits, dots, dashes and underscores")
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of everything that decides the outcome, 64 hexadecimal digits.
+
+        Settings that are off (none, no, empty) are left out, so that a later version with one more option of that kind
+        still knows the run.
+        """
+        settings = {
+            name: value
+            for name, value in flattened(self.settings).items()
+            if value not in (None, False, []) and (name not in MAY_CHANGE or name in _DECIDES_WHICH_IS_BEST)
+        }
+        facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def folder(self, runs: Path) -> Path:
+        """Return the folder of this run within that of many runs."""
+        return runs / f"{self.name}-{self.key[:12]}"
+
+    def outcome(self, runs: Path) -> Outcome | None:
+        """Return the outcome of this run if it is done, or raise `BadInput` where its file is damaged."""
+        path = self.folder(runs) / OUTCOME
+        if not path.is_file():
+            return None
+        outcome = read_outcome(path)
+        if outcome.key != self.key:
+            raise BadInput(path, f"is of another run ({outcome.name})", "delete its folder, and run it again")
+        return outcome
+
+    def scores(self, runs: Path) -> Table:
+        """Return the scores of a run that is done, case by case."""
+        return Table.read(self.folder(runs) / SCORES)
+
+    def state(self, runs: Path) -> Literal["done", "interrupted", "not run yet"]:
+        """Return whether the run is done, was begun, or neither."""
+        if self.outcome(runs) is not None:
+            return "done"
+        return "interrupted" if (self.folder(runs) / CONFIG).is_file() else "not run yet"
+
+    def _scans(self) -> list[list[str | None]]:
+        """Return the name, split and content of every scan that the run sees."""
+        seen = ("train", "validation", self.scoring.split)
+        cases = [case for case in open_dataset(self.settings.data.folder).cases if case.split in seen]
+        return [[case.id, case.split, *map(_content, (*case.images, case.label))] for case in cases]
+
+
+def perform(
+    run: PlannedRun,
+    runs: Path,
+    *,
+    device: str | None = None,
+    watch: Callable[[Look], None] = lambda look: None,
+    reading: Progress = silent,
+    observers: Iterable[Observer] = (),
+) -> Outcome:
+    """Do a run, or what is missing of it, and return its outcome; the arguments are those of `fheat.train`."""
+    done = run.outcome(runs)
+    if done is not None:
+        return done
+    began = time.perf_counter()
+    folder = RunFolder(run.folder(runs))
+    resume = (folder.path / CONFIG).is_file()
+    trainer = begin(
+        run.settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers
+    )
+    finished = finish(trainer, folder)
+    where = trainer.step.iteration.device.type
+    del trainer  # and with it the memory of the device
+    part = "final" if finished.best is None else run.scoring.network
+    table = score(folder.path / part, run.settings, run.scoring, device=where)
+    write_file(folder.path / SCORES, table.to_json().encode())
+    outcome = _outcome(run, folder.path, finished.skipped, where, time.perf_counter() - began)
+    write_file(folder.path / OUTCOME, (outcome.model_dump_json(indent=1) + "\n").encode())
+    return outcome
+
+
+def score(
+    model: Path, settings: TrainSettings, scoring: Scoring, *, device: str | None = None, progress: Progress = silent
+) -> Table:
+    """Segment the scans of a split with a saved network and return the scores of every case and class."""
+    cases = _with_labels(settings.data.folder, scoring.split)
+    stride = scoring.stride or settings.validation.stride
+    windows = None if stride is None else Windows(settings.data.patch_size, stride)
+    predictor = Predictor(model, windows=windows, largest_component=scoring.largest_component, device=device)
+    rows: list[ScoreRow] = []
+    for done, case in enumerate(cases, start=1):
+        image = read_image(case)
+        label = read_label(case, image)
+        if label is None:
+            raise BadInput(case.images[0], "has no label to compare with", f"leave it out of {scoring.split}")
+        spacing = None if scoring.voxels else image.spacing
+        scores = evaluate_labels(predictor.segment(image).data, label.data, predictor.classes, spacing)
+        rows += [ScoreRow(case.id, name, of_class) for name, of_class in scores.items()]
+        progress(done, len(cases))
+    return Table(
+        tuple(rows),
+        unit="voxels" if scoring.voxels else "mm",
+        prediction=f"{scoring.network} network",
+        reference=f"{scoring.split} scans of {settings.data.folder}",
+        versions={"fheat": __version__},
+    )
+
+
+def read_outcome(path: Path) -> Outcome:
+    """Read an `outcome.json`, or raise `BadInput`."""
+    try:
+        return Outcome.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror})", "check the path") from None
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise BadInput(path, f"is not the outcome of a run ({reason})", "delete it, and run it again") from None
+
+
+def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: float) -> Outcome:
+    history = read_history(folder)
+    best = max(history.validations, key=lambda validation: validation.mean, default=None)
+    last, speeds = history.steps[-1], sorted(history.speeds.values())
+    return Outcome(
+        key=run.key,
+        name=run.name,
+        settings=run.settings.model_dump(mode="json"),
+        scoring=run.scoring.model_dump(mode="json"),
+        best=None if best is None else best.mean,
+        best_at=None if best is None else best.iteration,
+        last=history.validations[-1].mean if history.validations else None,
+        gates={
+            site: GateOutcome(D=last[f"D.{site}"], alpha=last[f"alpha.{site}"], closed_at=history.closed_at(site))
+            for site in history.sites
+        },
+        skipped=skipped,
+        per_second=speeds[len(speeds) // 2] if speeds else None,
+        seconds=seconds,
+        machine={**machine(device), "fheat": __version__},
+    )
+
+
+def _with_labels(folder: str, split: str) -> tuple[Case, ...]:
+    dataset = open_dataset(folder)
+    cases = dataset.split(split)
+    if not cases:
+        raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
+    return cases
+
+
+def _content(path: Path | None) -> str | None:
+    """Return the hash of a file, or of all files of a DICOM folder."""
+    if path is None:
+        return None
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return hashlib.sha256("".join(file_sha256(file) for file in files).encode()).hexdigest()
