@@ -8,13 +8,14 @@ where an interrupted run stopped, and reads the outcome of one that is done. A r
 changed has another key, so an old outcome is never taken for its own.
 """
 
+import gzip
 import hashlib
 import json
 import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from fheat.inference.windows import Windows
 from fheat.metrics.evaluate import evaluate_labels
 from fheat.metrics.table import ScoreRow, Table
 from fheat.system.errors import BadInput
-from fheat.system.files import file_sha256, write_file
+from fheat.system.files import write_file
 from fheat.system.machine import machine
 from fheat.system.progress import Progress, silent
 from fheat.system.settings import Section, Triple
@@ -256,8 +257,15 @@ def _with_labels(folder: str, split: str) -> tuple[Case, ...]:
 
 
 def _content(path: Path | None) -> str | None:
-    """Return the hash of a file, or of all files of a DICOM folder."""
+    """Return the hash of a file, or of all files of a DICOM folder. What gzip packed is hashed unpacked."""
     if path is None:
         return None
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return hashlib.sha256("".join(file_sha256(file) for file in files).encode()).hexdigest()
+    return hashlib.sha256("".join(_hashed(file, file.stat().st_mtime_ns) for file in files).encode()).hexdigest()
+
+
+@cache
+def _hashed(file: Path, changed: int) -> str:
+    """Return the hash of a file, which is read again if the time at which it was `changed` is another one."""
+    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,6 +1,5 @@
-"""Writing so that what fails or is interrupted leaves the old file or folder in place, and the hash of a file."""
+"""Writing so that what fails or is interrupted leaves the old file or folder in place; what cannot be is said first."""
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -74,12 +73,6 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     finally:
         if target.exists() or not stale.exists():
             shutil.rmtree(bench, ignore_errors=True)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, read in parts, as hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_through(file: IO[bytes], parts: Iterable[bytes]) -> None:
