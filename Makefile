@@ -36,6 +36,7 @@ figures: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/evidence.py
 	$(BIN)/python tools/render.py
 	$(BIN)/python tools/index.py
 

@@ -1,10 +1,10 @@
-"""Let the scripts of this folder use what `tools/results.py` has: their arguments and the one way to write a result."""
+"""Let the scripts of this folder use what `tools/results.py` has: arguments, and how results are read and written."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-from results import ROOT, arguments, write_result
+from results import ROOT, RUNS, arguments, read_result, write_result
 
-__all__ = ["ROOT", "arguments", "write_result"]
+__all__ = ["ROOT", "RUNS", "arguments", "read_result", "write_result"]

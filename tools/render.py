@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pages import TEXTS
-from pages.common import formatted, reading, stored, stored_head
+from pages.common import formatted, reading, stored_head, stored_value
 from results import ROOT
 
 OPENING = re.compile(r"<!--(?:value|text|command) ")
@@ -66,11 +66,8 @@ def _replaced(found: re.Match[str], page: Path, text: str) -> str:
 
 def _content(kind: str, parts: list[str]) -> str:
     if kind == "value":
-        name, *path, spec = parts
-        value = stored(name)
-        for key in path:
-            value = value[int(key)] if isinstance(value, list) else value[key]
-        return formatted(value, spec)
+        *path, spec = parts
+        return formatted(stored_value(": ".join(path)), spec)
     if kind == "command":
         return f"    {stored_head(parts[0]).command}"
     return TEXTS[parts[0]](*parts[1:])

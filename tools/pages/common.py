@@ -25,6 +25,15 @@ def stored(name: str) -> Any:
     return stored_head(name).results
 
 
+def stored_value(path: str) -> Any:
+    """Return one value of a stored result: `path` is its name and the keys that lead there, separated by `: `."""
+    name, *keys = (part.strip() for part in path.split(": "))
+    value = stored(name)
+    for key in keys:
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
 def stored_head(name: str) -> Result:
     """Return a stored result with its head."""
     _READ.add(name)
@@ -39,8 +48,11 @@ def _read(name: str) -> Result:
 def formatted(value: Any, spec: str) -> str:
     """Return a value in a format of Python, or in one of these.
 
-    `giga` and `GB` divide by 1e9, `MiB` by 2**20; a format with `%` gives the number of per cent without the sign.
+    `giga` and `GB` divide by 1e9, `MiB` by 2**20; a format with `%` gives the number of per cent without the sign;
+    `list` joins the elements of a list or the keys of a mapping.
     """
+    if spec == "list":
+        return ", ".join(map(str, value))
     if spec == "giga":
         return giga(value)
     if spec == "GB":
