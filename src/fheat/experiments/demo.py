@@ -165,7 +165,8 @@ def _test(out: Path, method: str) -> dict[str, float]:
             image = read_image(case)
             label = read_label(case, image)
             assert label is not None
-            found[case.id] = evaluate(predictor.segment(image).data, label.data).dice
+            mask = predictor.segment(image, check=False)  # four labelled scans say little about the range of others
+            found[case.id] = evaluate(mask.data, label.data).dice
             show(done, len(cases))
     return found
 
