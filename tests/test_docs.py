@@ -90,6 +90,17 @@ def test_targets_of_the_survivors_transform_on_a_gpu():
         assert max(times["kernels"], times["kernels, spectrum kept"]) < 0.7 * times["library"]
 
 
+def test_targets_of_unusual_scans():
+    results = stored("ranges-cpu")
+    assert results["la_4_has_the_ranges_of_la"]
+    for name, found in results["ranges_of"].items():
+        for other, row in found["compared"].items():
+            assert row["scans"] == {"la": 8, "brats": 15, "hippocampus": 40}[other]
+            assert row["unusual"] <= 1 if other == name else row["unusual"] == row["scans"]
+    for times in results["milliseconds"].values():
+        assert times["measuring"] < 5
+
+
 def test_targets_of_memory_and_growth():
     results = stored("inference-cpu")
     large = results["volumes"][-1]

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import fheat.inference.folder
-from fheat import BadInput, Card, Predictor, create_model, save
+from fheat import BadInput, Card, Predictor, create_model, load, save
 from fheat.cli.main import main
+from fheat.data.appearance import Appearance, Looks
 from fheat.data.inputs import scans_at
 from fheat.data.phantom import phantom
 from fheat.data.read import read_image
@@ -79,6 +80,29 @@ def test_a_folder_with_a_damaged_scan(model, scans, tmp_path, capsys):
     assert "1 of 3 scans refused" in printed.err.strip().split("\n")[-1]
     assert sorted(path.name for path in out.iterdir()) == ["case0.nii.gz", "case1.nii.gz", "run.json"]
     assert json.loads((out / "run.json").read_text()) == record
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["lines", "json"])
+def test_a_scan_unlike_the_training_scans_is_one_line_and_still_segmented(model, scans, tmp_path, capsys, more):
+    network = load(model)
+    first = read_image(scans_at(scans)[0])
+    appearance = Appearance.of([Looks.of(network.card.preprocessing.scan(first))])
+    card = network.card.model_copy(update={"appearance": appearance})
+    knowing = str(save(network, tmp_path / "model", card))
+    write_nifti(Volume(first.data[:, :, :12], first.affine), scans / "case1_0000.nii.gz")
+    assert main(["predict", knowing, str(scans), str(tmp_path / "out"), "--no-preview", *more]) == 0
+    printed = capsys.readouterr()
+    cases = json.loads((tmp_path / "out" / "run.json").read_text())["cases"]
+    assert [bool(case["unusual"]) for case in cases] == [False, True]
+    most = cases[1]["unusual"][0]
+    assert most["quantity"].startswith("extent ")
+    assert most["value"] == pytest.approx(most["least"] / 2, rel=1e-3)
+    (line,) = [line for line in printed.err.splitlines() if "look like" in line]
+    assert line.startswith(
+        "note: case1 does not look like the training scans, so its mask may be wrong: "
+        f"{most['quantity']} is {most['value']:g}, in training {most['least']:g}"
+    )
+    assert "look like" not in printed.out
 
 
 def test_dicom_in_and_seg_out(model, tmp_path):

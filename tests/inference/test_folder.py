@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from fheat import BadInput, Card, Predictor, create_model, save
+from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
 from fheat.inference.folder import FolderWatcher, predict_folder
+from fheat.inference.predictor import UnusualScan
 from fheat.io import Volume, read_nifti, write_nifti
 
 SIZE = (32, 32, 32)
@@ -41,6 +43,9 @@ class Listener(FolderWatcher):
         self.heard.append(("segmenting", case, workload.windows, workload.bound.total))
         yield lambda done, total: self.heard.append(("progress", done, total))
         self.heard.append(("end", case))
+
+    def unusual(self, case, found):
+        self.heard.append(("unusual", case, found))
 
     def segmented(self, scan):
         self.heard.append(("segmented", scan.id))
@@ -93,6 +98,46 @@ def test_a_watcher_hears_everything_in_order(predictor, scans, tmp_path):
     assert steps[-1] == ("progress", second.windows, second.windows)
     ends = [entry for entry in listener.heard if entry[0] in ("end", "segmented")]
     assert ends == [("end", "case0"), ("segmented", "case0"), ("end", "case1"), ("segmented", "case1")]
+
+
+def test_scans_unlike_the_training_scans_are_told_before_they_are_segmented(predictor, scans, tmp_path):
+    """The second scan is the first one with voxels three times as far apart; masks do not change."""
+    (scans / "bad.nii.gz").unlink()
+    first = read_nifti(scans / "case0.nii.gz")
+    write_nifti(Volume(first.data, first.affine @ np.diag([3, 3, 3, 1])), scans / "case1.nii.gz")
+    appearance = Appearance.of([Looks.of(predictor.scan(first))])
+    knowing = Predictor(predictor.network, card=CARD.model_copy(update={"appearance": appearance}), device="cpu")
+    listener = Listener()
+    record = knowing.segment_folder(scans, tmp_path / "out", preview=False, watcher=listener)
+    usual, unusual = record.cases
+    assert usual.unusual == []
+    assert {one.quantity for one in unusual.unusual} == set(list(appearance.ranges)[:6])
+    written = json.loads((tmp_path / "out" / "run.json").read_text())["cases"][1]["unusual"]
+    spacing = next(one for one in written if one["quantity"] == "spacing x (mm)")
+    assert spacing["value"] == pytest.approx(3 * spacing["least"], rel=1e-3)
+    assert spacing["least"] == spacing["greatest"] == appearance.ranges["spacing x (mm)"].least
+    heard = [entry for entry in listener.heard if entry[0] in ("unusual", "segmenting")]
+    assert [entry[:2] for entry in heard] == [("segmenting", "case0"), ("unusual", "case1"), ("segmenting", "case1")]
+    assert heard[1][2] == unusual.unusual
+    path = scans / "case1.nii.gz"
+    with pytest.warns(UnusualScan) as told:
+        mask = knowing.segment(path)
+    assert [str(one.message) for one in told] == [unusual_text(str(path), unusual.unusual)]
+    assert told[0].filename == __file__
+    assert np.array_equal(mask.data, predictor.segment(path).data)  # without a warning: its card knows no training scan
+    assert np.array_equal(read_nifti(unusual.mask).data, mask.data)
+
+
+def test_an_array_without_affine_is_taken_to_have_the_spacing_of_the_network(predictor):
+    scan = Volume(phantom(0, (40, 32, 24)).image.data, np.diag([0.5, 0.5, 2.0, 1.0]))
+    grid = CARD.preprocessing.model_copy(update={"spacing": (0.5, 0.5, 2.0)})
+    appearance = Appearance.of([Looks.of(grid.scan(scan))])
+    card = CARD.model_copy(update={"preprocessing": grid, "appearance": appearance})
+    knowing = Predictor(predictor.network, card=card, device="cpu")
+    assert np.array_equal(knowing.segment(scan.data), knowing.segment(scan).data)  # neither of them warns
+    with pytest.warns(UnusualScan, match="extent z"):
+        knowing.segment(scan.data[..., :12])
+    knowing.segment(scan.data[..., :12], check=False)
 
 
 def test_the_model_folder_is_named_with_its_hash(scans, tmp_path):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from fheat import BadInput, Card, FractionalHeat, allocation, create_model, load, register_model, retire, save
+from fheat.data.appearance import Appearance
 from fheat.data.preprocessing import Preprocessing
 from fheat.models.folder import _canonical, _sha256
 from fheat.models.zoo import ZOO
@@ -454,11 +455,22 @@ def test_format_1_is_verified_before_it_is_converted(folder):
     assert "field card.preprocessing.orientation" in refusal(folder)
 
 
-def test_the_zoo_keeps_a_format_1_model_that_loads():
-    assert json.loads((ZOO / "la-4" / "model.json").read_text())["format"] == 1
+def test_the_zoo_model_of_format_1_was_changed_in_nothing_but_its_form_and_its_appearance():
+    """Written in format 1, without what it now says of its scans, la-4 has the hash that its first file stated."""
     value = load("la-4").card.preprocessing
     assert (value.orientation, value.spacing, value.tolerance) == ("RAS", (0.625, 0.625, 0.625), 0.001)
-    assert value.intensity.kind == "zscore"
+    content = json.loads((ZOO / "la-4" / "model.json").read_text())
+    del content["card"]["appearance"]
+    as_format_1(content, orientation="RAS", spacing=[0.625] * 3, intensity=value.intensity.model_dump())
+    content["sha256"]["model.json"] = ""
+    assert _sha256(_canonical(content)) == "7404bb4ae47ed38b787b9c355e1d3685690482a7baa32f7394b0ca181285ac6b"
+
+
+def test_folders_from_before_there_was_an_appearance_load_and_know_nothing(folder):
+    reseal(folder, lambda c: c["card"].pop("appearance"))
+    assert load(folder).card.appearance == Appearance()
+    reseal(folder, lambda c: c["card"].update(appearance={"ranges": {"extent x (mm)": {"least": 1.0}}}))
+    assert "field card.appearance.ranges.extent x (mm).greatest: Field required" in refusal(folder)
 
 
 def test_an_unknown_format_says_what_to_do(folder):

@@ -12,7 +12,9 @@ import torch
 import fheat.models.zoo
 from fheat import BadInput, Card, Predictor, allocation, create_model, load, save
 from fheat.cli.main import main
+from fheat.data.appearance import Appearance
 from fheat.data.phantom import phantom, write_phantoms
+from fheat.inference.predictor import UnusualScan
 from fheat.io import Volume, write_nifti
 from fheat.metrics.masks import dice
 from fheat.models.folder import read_manifest
@@ -192,9 +194,36 @@ def test_publishing_as_a_program(publish, run, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_an_older_model_learns_what_its_scans_looked_like(publish, run, tmp_path, monkeypatch, capsys):
+    import add_appearance
+
+    folder = publish.publish(run, "chamber", data=DATA, licence=LICENCE, zoo=tmp_path)
+    published = load(folder)
+    save(
+        published,
+        folder,
+        published.card.model_copy(update={"appearance": Appearance()}),
+        overwrite=True,
+        dtype="float16",
+    )
+    before = read_manifest(folder)
+    monkeypatch.setattr(sys, "argv", ["add_appearance.py", str(folder), str(run.parent / "scans")])
+    add_appearance.main()
+    assert capsys.readouterr().out.startswith("7 training scans\nspacing x (mm): ")
+    after = read_manifest(folder)
+    assert after.card == published.card  # what training itself had measured
+    assert after.sha256["model.safetensors"] == before.sha256["model.safetensors"]
+    assert after.model_copy(update={"card": before.card, "sha256": before.sha256}) == before
+    monkeypatch.setattr(sys, "argv", ["add_appearance.py", str(folder), str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit) as stop:
+        add_appearance.main()
+    assert stop.value.code == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_facts_that_are_missing_are_named():
     assert missing_facts(Card()) == [
-        "title", "classes", "intensity", "spacing", "orientation", "window", "data", "licence",
+        "title", "classes", "intensity", "spacing", "orientation", "appearance", "window", "data", "licence",
         "training.iteration", "training.seed", "metrics.validation_dice",
     ]  # fmt: skip
 
@@ -230,7 +259,8 @@ class TestShipped:
         whole = phantom(0, (64, 56, 48)).image
         scan = Volume(whole.data[12:52, 10:46, 8:40], whole.affine)  # several windows, and not hundreds
         predictor = Predictor(name, device="cpu")
-        mask = predictor.segment(scan)
+        with pytest.warns(UnusualScan, match="the scan does not look like the training scans"):
+            mask = predictor.segment(scan)
         assert mask.data.shape == scan.data.shape
         assert mask.data.dtype == np.uint8
         assert np.array_equal(mask.affine, scan.affine)

@@ -17,6 +17,9 @@ import fheat.networks.fheat_seg
 import fheat.system.files
 from fheat import load
 from fheat.cli.main import main
+from fheat.data.appearance import Appearance, Looks
+from fheat.data.layouts import open_dataset
+from fheat.data.read import read_image
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import KEPT, Checkpoint, newest_checkpoint, save_checkpoint
 from fheat.training.run_folder import RunFolder
@@ -59,6 +62,10 @@ def test_what_a_run_leaves(config, tmp_path):
     assert model.card.metrics["validation_dice"] == run.best
     assert load(final).card.metrics["validation_dice"] == validations[6]
     assert model.card.classes == ("background", "left_atrium")
+    trained = open_dataset(settings.data.folder).split("train")
+    looks = [Looks.of(model.card.preprocessing.scan(read_image(case))) for case in trained]
+    assert len(looks) == 9  # labelled or not; the validation scan is not among them
+    assert model.card.appearance == load(final).card.appearance == Appearance.of(looks)
     assert model.card.training["data"]["labelled"] == 2
     assert RunFolder(tmp_path / "run").settings() == settings
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == KEPT

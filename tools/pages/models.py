@@ -16,6 +16,38 @@ def zoo() -> str:
     return table(["name", "validation Dice", "data", "licence of use"], rows)
 
 
+def unusual_scans() -> str:
+    """Return how many validation scans of each dataset look unlike the training scans of each, by ranges and scans."""
+    titles = {"la": "LA", "brats": "BraTS", "hippocampus": "hippocampus"}
+    rows: list[list[str]] = []
+    for name, found in stored("ranges-cpu")["ranges_of"].items():
+        cells = [
+            f"{row['unusual']} of {row['scans']} ({row['by_intensity']})"
+            for row in (found["compared"][other] for other in titles)
+        ]
+        rows.append([f"{titles[name]}, {found['training_scans']} scans", *cells])
+    return table(["ranges over the training scans of", *titles.values()], rows)
+
+
+def unusual_brain() -> str:
+    """Return what `fheat predict la-4` says of a brain, as a block of code."""
+    return f"    note: {stored('ranges-cpu')['la_4_on_a_brain']}"
+
+
+def unusual_after_few(count: str) -> str:
+    """Return the share of a dataset's own validation scans that are unusual after `count` training scans, in per cent.
+
+    It is the greatest over the datasets.
+    """
+    shares = [found["false_share_after"][count] for found in stored("ranges-cpu")["ranges_of"].values()]
+    return f"{100 * max(shares):.1f}"
+
+
+def measuring_time() -> str:
+    """Return the longest of the median milliseconds that measuring a scan takes, over the datasets."""
+    return f"{max(times['measuring'] for times in stored('ranges-cpu')['milliseconds'].values()):.1f}"
+
+
 def probe_output() -> str:
     """Return what `fheat probe` printed for la-4, as a block of code."""
     from fheat.gates.probe import Finding, Probe

@@ -11,6 +11,7 @@ import tyro
 
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
+from fheat.data.appearance import Unusual, unusual_text
 from fheat.inference.folder import FolderWatcher, SegmentedScan, Workload
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.replay import Precision
@@ -28,8 +29,9 @@ class Predict:
     and orientation of its scan. Beside the masks come a picture of each with its contour on three planes, and run.json
     with everything that was done.
 
-    Scans that cannot be used are named, the others still run, and the exit code is 3. Masks that exist are kept, so the
-    same command goes on after an interruption.
+    Scans that cannot be used are named, the others still run, and the exit code is 3. Scans that do not look like the
+    training scans of the model are segmented after a note. Masks that exist are kept, so the same command goes on after
+    an interruption.
 
     Example: fheat predict la-4 scan.nii.gz masks
 
@@ -102,13 +104,17 @@ def run(arguments: Sequence[str]) -> None:
 
 
 class _Watcher(FolderWatcher):
-    """Shows a bar for the scan in work and names the scans that are refused, on standard error."""
+    """Shows a bar for the scan in work and names the scans that are unusual or refused, on standard error."""
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Show a bar while the scan is segmented."""
         with progress_bar(case) as show:
             yield show
+
+    def unusual(self, case: str, found: list[Unusual]) -> None:
+        """Print the scan and what differs most."""
+        print(f"note: {unusual_text(case, found)}", file=sys.stderr)
 
     def refused(self, case: str, reason: str) -> None:
         """Print the scan and the reason."""

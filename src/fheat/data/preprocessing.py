@@ -1,6 +1,7 @@
 """The one way from a stored scan to a network's input: for training, validation, probes, prediction and studies."""
 
 from functools import cached_property
+from math import ceil, prod
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -123,7 +124,8 @@ class PreparedScan:
     """Planes of a volume on a network's grid, computed from the stored voxels when asked for; none are kept.
 
     Shapes: the volume (X, Y, Z) or (X, Y, Z, C); planes (C, X', Y', Z') with one axis cut. However a scan is cut into
-    planes, they are bit for bit those of `whole`.
+    planes, they are bit for bit those of `whole`. `spacing` and `source_shape` are those of the stored voxels along the
+    axes of the network.
     """
 
     def __init__(self, volume: Volume, preprocessing: Preprocessing, known: tuple[Moments, ...] | None = None) -> None:
@@ -132,6 +134,7 @@ class PreparedScan:
         self._affine = volume.affine
         self._stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
         self.channels: int = self._data.shape[3]
+        self.spacing: Spacing = view.spacing
         self.steps = preprocessing.steps(view.spacing)
         x, y, z = self._data.shape[:3]
         self.source_shape: tuple[int, int, int] = x, y, z
@@ -147,6 +150,16 @@ class PreparedScan:
         if self._known is not None:
             return self._known
         return tuple(self.intensity.moments(self._stored[..., channel]) for channel in range(self.channels))
+
+    def sample(self, count: int) -> Floats:
+        """Return the intensities of about `count` stored voxels, mapped: (C, voxels).
+
+        They are every n-th voxel along each axis, with as many left out before the first as after the last, or one
+        fewer. An axis that is shorter than n gives the voxel in its middle.
+        """
+        every = max(ceil((prod(self.source_shape) / count) ** (1 / 3)), 1)
+        part = self._data[tuple(_centred(size, every) for size in self.source_shape)]
+        return self._mapped(part).reshape(self.channels, -1)
 
     def planes(self, axis: int, start: int, stop: int) -> Tensor:
         """Return planes `start` to `stop` along `axis`, their intensities mapped, then resampled along X, Y and Z."""
@@ -180,3 +193,10 @@ class PreparedScan:
             for voxels, place in zip(np.moveaxis(source, along, 0), np.moveaxis(target, along, 0), strict=True):
                 place[...] = self.intensity.apply(voxels, known)
         return mapped
+
+
+def _centred(size: int, every: int) -> slice:
+    """Return every n-th of `size` indices, as far from the first of them as from the last, or one nearer."""
+    length = max(size // every - 1, 0) * every + 1
+    start = (size - length) // 2
+    return slice(start, start + length, every)

@@ -165,7 +165,8 @@ def _test(out: Path, method: str) -> dict[str, float]:
             image = read_image(case)
             label = read_label(case, image)
             assert label is not None
-            found[case.id] = evaluate(predictor.segment(image).data, label.data).dice
+            mask = predictor.segment(image, check=False)  # four labelled scans say little about the range of others
+            found[case.id] = evaluate(mask.data, label.data).dice
             show(done, len(cases))
     return found
 
@@ -199,7 +200,7 @@ def _segment_new(plan: DemoPlan) -> tuple[float, list[tuple[str, bytes]]]:
     """Segment a scan with the saved network, write scan, mask and picture; return the Dice and slices."""
     scan = phantom(np.random.SeedSequence(plan.seed, spawn_key=(2, 0)))
     predictor = Predictor(plan.out / "model", largest_component=True, device="cpu")
-    mask = predictor.segment(scan.image)
+    mask = predictor.segment(scan.image, check=False)  # finer than the training scans, on purpose
     write_nifti(scan.image, plan.out / "scan.nii.gz")
     write_nifti(mask, plan.out / "mask.nii.gz")
     write_file(plan.out / "mask.png", preview_png(scan.image, mask, predictor.labels))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fheat import __version__
+from fheat.data.appearance import Unusual
 from fheat.data.case import Case
 from fheat.data.inputs import scans_at
 from fheat.data.read import read_image
@@ -60,6 +61,8 @@ class SegmentedScan:
     memory_parts_bytes: dict[str, int]
     seconds: float
     millilitres: dict[str, float]
+    unusual: list[Unusual]
+    """In what the scan differs from the training scans of the model, the greatest difference first."""
 
 
 @dataclass
@@ -98,6 +101,9 @@ class FolderWatcher:
         """Return a context in which the scan is segmented; its value is told how many windows are done."""
         return _unwatched()
 
+    def unusual(self, case: str, found: list[Unusual]) -> None:
+        """Hear that a scan, which is segmented next, does not look like the training scans of the model."""
+
     def segmented(self, scan: SegmentedScan) -> None:
         """Hear that a mask is written."""
 
@@ -131,7 +137,8 @@ def predict_folder(
         overwrite: replace masks that exist, instead of keeping them.
         watcher: hears what becomes of each scan.
 
-    A scan that cannot be used is listed in `refused` and the others still run. The record is written to run.json in
+    A scan that cannot be used is listed in `refused` and the others still run; one that does not look like the training
+    scans is segmented, and its record says in what it differs. The record is written to run.json in
     `target`, or run-2.json, ... where that exists, also where the run is interrupted. Raises `BadInput` where no scan
     can be read or a mask would replace a scan, and `ValueError` for DICOM SEG without DICOM.
     """
@@ -218,8 +225,11 @@ def _segment(case: Case, predictor: Predictor, masks: _Masks, watcher: FolderWat
     if available is not None and workload.bound.total > available:
         reason = f"would take {workload.bound.total / 2**20:,.0f} MiB, this machine has {available / 2**20:,.0f}"
         raise BadInput(case.images[0], reason, "check its spacing, or use a larger machine")
+    unusual = predictor.unusual(scan)
+    if unusual:
+        watcher.unusual(case.id, unusual)
     with watcher.segmenting(case.id, workload) as show:
-        mask = predictor.segment(scan, progress=show)
+        mask = predictor.segment(scan, progress=show, check=False)
     masks.write(case, source, mask, predictor.labels)
     return SegmentedScan(
         id=case.id,
@@ -236,6 +246,7 @@ def _segment(case: Case, predictor: Predictor, masks: _Masks, watcher: FolderWat
         memory_parts_bytes=asdict(workload.bound),
         seconds=round(time.perf_counter() - begin, 3),
         millilitres=_millilitres(mask, predictor.classes),
+        unusual=unusual,
     )
 
 

@@ -1,5 +1,6 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
+import warnings
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
@@ -11,6 +12,7 @@ from nibabel.spatialimages import SpatialImage
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from fheat.data.appearance import Looks, Unusual, unusual_text
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 
 MaskFormat = Literal["nifti", "seg"]
 """Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
+
+
+class UnusualScan(UserWarning):
+    """A scan does not look like the scans that a network was trained on."""
 
 
 class Predictor:
@@ -96,19 +102,29 @@ class Predictor:
         self.sliding(None)
 
     @overload
-    def segment(self, image: Volume | SpatialImage | str | Path, *, progress: Progress | None = None) -> Volume: ...
-    @overload
     def segment(
-        self, image: NDArray[Any] | Tensor, *, affine: ArrayLike, progress: Progress | None = None
+        self, image: Volume | SpatialImage | str | Path, *, progress: Progress | None = None, check: bool = True
     ) -> Volume: ...
     @overload
-    def segment(self, image: NDArray[Any] | Tensor, *, progress: Progress | None = None) -> NDArray[np.uint8]: ...
+    def segment(
+        self,
+        image: NDArray[Any] | Tensor,
+        *,
+        affine: ArrayLike,
+        progress: Progress | None = None,
+        check: bool = True,
+    ) -> Volume: ...
+    @overload
+    def segment(
+        self, image: NDArray[Any] | Tensor, *, progress: Progress | None = None, check: bool = True
+    ) -> NDArray[np.uint8]: ...
     def segment(
         self,
         image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor,
         *,
         affine: ArrayLike | None = None,
         progress: Progress | None = None,
+        check: bool = True,
     ) -> Volume | NDArray[np.uint8]:
         """Return the label of every voxel, in the place of the scan.
 
@@ -118,6 +134,7 @@ class Predictor:
             affine: of an array, (4, 4), from voxel indices to millimetres (RAS+). Without one the array must already
                 have the spacing and orientation of the network.
             progress: a function called after each forward pass with the number of windows done and their total.
+            check: give the warning `UnusualScan` where the scan does not look like those the network was trained on.
 
         An array without affine gives an array, anything else a `Volume` with the affine of the scan; uint8 either way.
         `Volume.save` writes it.
@@ -125,11 +142,17 @@ class Predictor:
         states_its_place = isinstance(image, Volume | SpatialImage | str | Path)
         if states_its_place and affine is not None:
             raise ValueError("affine is for arrays: this image says itself where it lies")
-        volume = _as_volume(image, affine)
-        if states_its_place or affine is not None:
-            return self._segment(volume, self.preprocessing, progress)
-        on_the_grid = Preprocessing(intensity=self.preprocessing.intensity)
-        labels: NDArray[np.uint8] = self._segment(volume, on_the_grid, progress).data
+        on_the_grid = not states_its_place and affine is None
+        volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
+        intensity_only = Preprocessing(intensity=self.preprocessing.intensity)
+        scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
+        if check and (found := self._unusual(scan)):
+            name = str(image) if isinstance(image, str | Path) else "the scan"
+            warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=2)
+        mask = self._segment(volume, scan, progress)
+        if not on_the_grid:
+            return mask
+        labels: NDArray[np.uint8] = mask.data
         return labels
 
     def segment_folder(
@@ -192,6 +215,13 @@ class Predictor:
             components=self.largest_component,
         )
 
+    def unusual(self, volume: Volume) -> list[Unusual]:
+        """Return in what a volume differs from the scans the network was trained on, the greatest difference first.
+
+        The list is empty for a volume that looks like them, and where the card does not say what they looked like.
+        """
+        return self._unusual(self.scan(volume))
+
     @property
     def preprocessing(self) -> Preprocessing:
         """How a stored scan becomes the network's input."""
@@ -219,8 +249,12 @@ class Predictor:
             progress=progress,
         )
 
-    def _segment(self, volume: Volume, preprocessing: Preprocessing, progress: Progress | None) -> Volume:
-        scan, sliding = self.scan(volume, preprocessing), self.sliding(progress)
+    def _unusual(self, scan: PreparedScan) -> list[Unusual]:
+        known = self.card.appearance
+        return known.unusual(Looks.of(scan)) if known.ranges else []
+
+    def _segment(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Volume:
+        sliding = self.sliding(progress)
         self._expect(scan)
         axis = sliding.axis(scan.shape)
         restorer = Restorer(volume, scan, axis, self.card.regions)

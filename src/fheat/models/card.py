@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from fheat.data.appearance import Appearance
 from fheat.data.preprocessing import Preprocessing
 
 
@@ -39,6 +40,8 @@ class Card(_Strict):
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
     preprocessing: Preprocessing = Preprocessing()
     """How a stored scan becomes the network's input; by default nothing is changed."""
+    appearance: Appearance = Appearance()
+    """What the training scans looked like, to which prediction compares every scan; by default nothing is known."""
     window: Window | None = None
     data: str = ""
     """Which scans it was trained on."""

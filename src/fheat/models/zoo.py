@@ -59,6 +59,7 @@ def missing_facts(card: Card) -> list[str]:
         "intensity": card.preprocessing != Preprocessing(),
         "spacing": card.preprocessing.spacing,
         "orientation": card.preprocessing.orientation,
+        "appearance": card.appearance.ranges,
         "window": card.window,
         "data": card.data,
         "licence": card.licence,

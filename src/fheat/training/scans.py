@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fheat.data.appearance import Appearance, Looks
 from fheat.data.case import Case, Dataset, Spacing
 from fheat.data.classes import Classes
 from fheat.data.intensity import Moments
@@ -37,7 +38,7 @@ class Scans:
     """The scans of one run. Those to train on are packed one by one as they are read.
 
     The first `labelled` of `volumes` are trained with their labels, the rest without. `preprocessing` is what brought
-    them here, and what a model trained on them expects.
+    them here, and what a model trained on them expects. `appearance` is what those to train on look like.
     """
 
     volumes: list[Packed]
@@ -46,6 +47,7 @@ class Scans:
     names: list[str]
     channels: int
     preprocessing: Preprocessing
+    appearance: Appearance
 
     @property
     def unlabelled(self) -> int:
@@ -103,6 +105,7 @@ def load_scans(
         names=[scan.case.id for scan in training],
         channels=channels.pop(),
         preprocessing=common,
+        appearance=Appearance.of(scan.looks for scan in training),
     )
 
 
@@ -116,6 +119,7 @@ class _Ready:
     shape: tuple[int, ...]
     channels: int
     moments: tuple[Moments, ...]
+    looks: Looks
     volume: Packed | None
     held_out: ValidationScan | None
 
@@ -176,6 +180,7 @@ def _read(
         shape=data.shape[:3],
         channels=scan.channels,
         moments=scan.moments,
+        looks=Looks.of(scan),
         volume=None if held_out is not None else pack(data, mask, patch),
         held_out=held_out,
     )

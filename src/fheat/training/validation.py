@@ -75,7 +75,7 @@ def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows
 
 
 def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
-    """Write the network with its card: classes, preprocessing, windows, and the settings it was trained with."""
+    """Write the network with its card: classes, preprocessing, what the scans looked like, windows, and settings."""
     prepared, settings, group = trainer.prepared, trainer.settings, processes.current()
     windows, scans = prepared.windows, prepared.scans
     together = {} if group.size == 1 else {"processes": group.size}
@@ -84,6 +84,7 @@ def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
         classes=prepared.classes.names,
         regions=prepared.classes.painted,
         preprocessing=scans.preprocessing,
+        appearance=scans.appearance,
         window=Window(size=windows.size, stride=windows.stride),
         data=f"{prepared.dataset.name}: {scans.labelled} of {len(scans.names)} scans labelled",
         training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together},
