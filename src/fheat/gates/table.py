@@ -1,6 +1,6 @@
 """The allocation: where training left global mixing, gate by gate, as a table that prints and exports."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -65,6 +65,17 @@ def state_of(gate: FractionalHeat) -> State:
     return "retired" if gate.retired else "closed" if gate.closed else "open"
 
 
+def closed_from(iterations: Sequence[int], strengths: Sequence[float]) -> int | None:
+    """Return the first iteration from which the strength of a gate is 0 to the end, or None if it ends open."""
+    closed = None
+    for iteration, strength in zip(iterations, strengths, strict=True):
+        if strength != 0:
+            closed = None
+        elif closed is None:
+            closed = iteration
+    return closed
+
+
 @dataclass(frozen=True)
 class GateRow:
     """One gate: its site, the grid and channels of its input, its parameters, its state and its cost."""
@@ -115,7 +126,11 @@ def allocation(model: nn.Module, shape: Inputs | None = None) -> Allocation:
     called has no grid either.
     """
     inputs = example_inputs(model, shape)
-    calls = None if inputs is None else gate_calls(model, inputs)
+    return allocation_at(model, None if inputs is None else gate_calls(model, inputs))
+
+
+def allocation_at(model: nn.Module, calls: Mapping[str, list[GateCall]] | None) -> Allocation:
+    """Return the table of the gates of a network whose calls, by site, are known already, or not at all."""
     device_type = device_of(model).type
     return Allocation(
         [
