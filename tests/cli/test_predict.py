@@ -218,6 +218,8 @@ def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
         ({"more": ["--batch", "0"]}, 2, "batch=0"),
         ({"more": ["--device", "abacus"]}, 2, "device 'abacus' is unknown: use cpu, cuda or cuda:1"),
         ({"more": ["--device", "meta"]}, 2, "device 'meta' cannot be used"),
+        ({"more": ["--parallel", "2"]}, 2, "--parallel is for a Ray cluster: add --engine ray"),
+        ({"more": ["--engine", "ray", "--parallel", "0"]}, 2, "parallel=0 is too few"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(model, scans, tmp_path, capsys, change, code, says):
