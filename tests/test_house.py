@@ -36,7 +36,7 @@ ROOMS = {
     },
     "report": {"data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system", "training"},
     "experiments": {
-        "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report", "system",
+        "__init__", "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report", "system",
         "training",
     },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},

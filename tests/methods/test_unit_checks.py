@@ -23,8 +23,9 @@ from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
 from fheat.methods.cse import box_and_step, draw_box, soft_mask
 from fheat.methods.losses import masked_dice_loss
-from fheat.methods.teacher import Teacher, ramp_factor, ramped_weight, teacher_decay
+from fheat.methods.teacher import LARGEST_DECAY, Teacher, ramp_factor, ramped_weight
 from fheat.methods.ua_mt import entropy, uncertainty_threshold
+from fheat.networks.average import average_decay
 from fheat.ops.voxel_sums import voxel_sums
 from tests.methods.predictions import consistency, cse
 
@@ -122,9 +123,9 @@ def test_j_the_first_update_of_the_teacher_copies_the_student():
     teacher.follow(student, torch.tensor(0))
     pairs = list(zip(teacher.network.parameters(), student.parameters(), strict=True))
     assert all(torch.equal(one, other) for one, other in pairs)
-    assert [teacher_decay(torch.tensor(t)).item() for t in (0, 1, 2, 98, 99, 100, 5000)] == pytest.approx(
-        [0, 1 / 2, 2 / 3, 98 / 99, 0.99, 0.99, 0.99]
-    )
+    assert [
+        average_decay(torch.tensor(t), LARGEST_DECAY).item() for t in (0, 1, 2, 98, 99, 100, 5000)
+    ] == pytest.approx([0, 1 / 2, 2 / 3, 98 / 99, 0.99, 0.99, 0.99])
 
 
 def test_j_the_teacher_is_the_moving_average_of_parameters_only():

@@ -12,7 +12,7 @@ import tyro
 
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
-from fheat.data.appearance import Unusual, unusual_text
+from fheat.data.appearance import unusual_text
 from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
@@ -142,9 +142,10 @@ class _Watcher(FolderWatcher):
         with progress_bar(case) as show:
             yield show
 
-    def unusual(self, case: str, found: list[Unusual]) -> None:
-        """Print the scan and what differs most."""
-        print(f"note: {unusual_text(case, found)}", file=sys.stderr)
+    def segmented(self, scan: SegmentedScan) -> None:
+        """Print what differs most in a scan that does not look like the training scans."""
+        if scan.unusual:
+            print(f"note: {unusual_text(scan.id, scan.unusual)}", file=sys.stderr)
 
     def refused(self, case: str, reason: str) -> None:
         """Print the scan and the reason."""
@@ -169,6 +170,7 @@ class _Printer(_Watcher):
 
     def segmented(self, scan: SegmentedScan) -> None:
         """Print the scan with the volume of every class."""
+        super().segmented(scan)
         if self._model is not None:
             print(self._model, file=self._out)
             self._model = None

@@ -113,11 +113,8 @@ class FolderWatcher:
         """Return a context in which the scan is segmented; its value is told how many windows are done."""
         return _unwatched()
 
-    def unusual(self, case: str, found: list[Unusual]) -> None:
-        """Hear that a scan, which is segmented next, does not look like the training scans of the model."""
-
     def segmented(self, scan: SegmentedScan) -> None:
-        """Hear that a mask is written."""
+        """Hear that a mask is written, and in what the scan is unlike the training scans of the model."""
 
     def refused(self, case: str, reason: str) -> None:
         """Hear that a scan is not segmented."""
@@ -265,8 +262,6 @@ def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatc
         reason = f"would take {workload.bound.total / 2**20:,.0f} MiB, this machine has {available / 2**20:,.0f}"
         raise BadInput(case.images[0], reason, "check its spacing, or use a larger machine")
     unusual = predictor.unusual(scan)
-    if unusual:
-        watcher.unusual(case.id, unusual)
     with watcher.segmenting(case.id, workload) as show:
         mask = predictor.segment(scan, progress=show, check=False)
     masks.write(case, source, mask, predictor.labels)

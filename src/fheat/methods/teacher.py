@@ -1,11 +1,11 @@
 """Parts of methods with a teacher: the moving average of a network, the noise it sees, and ramps of loss weights."""
 
-from copy import deepcopy
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fheat.networks.average import MovingAverage
 from fheat.networks.base import SegmentationNetwork
 from fheat.system import processes
 
@@ -16,36 +16,15 @@ RAMP_ITERATIONS = 40 * STRETCH_ITERATIONS
 """Number of iterations until a ramped weight is full, in the published methods."""
 
 
-class Teacher(nn.Module):
-    """A copy of a network with a <- d a + (1 - d) b for its parameters a and those of the network, b.
-
-    d = min(1 - 1 / (t + 1), largest) with t the iteration, counted from 0: the first update copies, the next ones
-    average all so far. Buffers are not averaged: the teacher runs in training mode and makes its own. No parameter asks
-    for a gradient. All of it is tensor code, so a captured graph can hold the update.
-    """
+class Teacher(MovingAverage):
+    """The moving average of a student. It runs in training mode, so its batch norms make their own statistics."""
 
     def __init__(self, student: SegmentationNetwork, largest: float = LARGEST_DECAY) -> None:
-        super().__init__()
-        self.network = deepcopy(student).requires_grad_(False)
-        self.largest = largest
+        super().__init__(student, largest)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the teacher's logits, (B, K, X, Y, Z)."""
         return cast(Tensor, self.network(images))
-
-    @torch.no_grad()
-    def follow(self, student: nn.Module, iteration: Tensor) -> None:
-        """Move towards the student; called after each of its updates."""
-        decay = teacher_decay(iteration, self.largest)
-        own: list[Tensor] = list(self.network.parameters())
-        new: list[Tensor] = list(student.parameters())
-        torch._foreach_mul_(own, decay)
-        torch._foreach_add_(own, list(torch._foreach_mul(new, 1 - decay)))
-
-
-def teacher_decay(iteration: Tensor, largest: float = LARGEST_DECAY) -> Tensor:
-    """Return min(1 - 1 / (t + 1), largest): 0, 1/2, 2/3, ..."""
-    return (1 - 1 / (iteration.double() + 1)).clamp(max=largest).float()
 
 
 def noisy(images: Tensor, deviation: float) -> Tensor:
