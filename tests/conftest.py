@@ -26,6 +26,14 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _miniature() -> None:
+    """Tests of training, runs and reports use this network; those that go through all networks do not see it."""
+    from tests.miniature import register
+
+    register()
+
+
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """`fheat train` ends with its report, which takes longer than a short run and has its tests in tests/report."""
@@ -42,12 +50,12 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of six iterations; its dataset lies beside it in `scans`. Tests must not change it."""
     from fheat.data.phantom import write_phantoms
-    from tests.training.helpers import Run, settings_of
+    from tests.training.helpers import SMALL, Run, settings_of
 
     root = tmp_path_factory.mktemp("report")
-    write_phantoms(root / "scans", 10, test=0, shape=(40, 36, 34))
-    settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 6, "warm_up": 2, "validate_every": 3}
-    Run(settings_of(data=str(root / "scans"), rate=0.05, **settings), root / "run", device="cpu").train()
+    write_phantoms(root / "scans", 10, test=0, shape=(26, 24, 25))
+    settings = {"iterations": 6, "warm_up": 2, "validate_every": 3}
+    Run(settings_of(data=str(root / "scans"), rate=0.05, **SMALL, **settings), root / "run", device="cpu").train()
     return root / "run"
 
 
