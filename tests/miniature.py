@@ -84,7 +84,7 @@ def register() -> None:
 
 
 def declare(site: Path) -> dict[str, str]:
-    """Declare the network in a folder as an installed package does; return the environment that lets programs see it."""
+    """Declare the network in a folder as an installed package does; return the environment of programs that see it."""
     information = site / "miniature-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: miniature\nVersion: 1.0\n")

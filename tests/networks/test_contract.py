@@ -29,8 +29,7 @@ def build(name, inputs=1, classes=2, patch=PATCH):
 
 
 def shorten(model):
-    """Make tracing quick: of the stages, which are alike, keep the first of several blocks, two of them, and the last.
-    """
+    """Make tracing quick: of stages, which are alike, keep the first with several blocks, two of them, and the last."""
     stages = {name: child for name, child in model.named_children() if hasattr(child, "blocks")}
     if stages:
         *others, last = stages

@@ -156,7 +156,10 @@ def test_a_probe_that_fails_does_not_end_the_run(config, tmp_path, monkeypatch):
 
 def test_probes_need_gates(config, larger_scans, tmp_path):
     with pytest.raises(BadInput, match="is for networks with gates, not segresnet"):
-        Run(config(probe_at=(2,), network="segresnet", patch_size=(32, 32, 32), data=str(larger_scans)), tmp_path / "run")
+        Run(
+            config(probe_at=(2,), network="segresnet", patch_size=(32, 32, 32), data=str(larger_scans)),
+            tmp_path / "run",
+        )
 
 
 OLD = {
