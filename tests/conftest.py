@@ -26,6 +26,14 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _miniature() -> None:
+    """Tests of training, runs and reports use this network; those that go through all networks do not see it."""
+    from tests.miniature import register
+
+    register()
+
+
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """`fheat train` ends with its report, which takes longer than a short run and has its tests in tests/report."""
@@ -38,17 +46,30 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of six iterations; its dataset lies beside it in `scans`. Tests must not change it."""
+def train_on_phantoms(root: Path, shape: tuple[int, int, int], **settings: object) -> Path:
+    """Train on phantoms in `root / scans` and return the run folder beside them."""
     from fheat.data.phantom import write_phantoms
     from tests.training.helpers import Run, settings_of
 
-    root = tmp_path_factory.mktemp("report")
-    write_phantoms(root / "scans", 10, test=0, shape=(40, 36, 34))
-    settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 6, "warm_up": 2, "validate_every": 3}
-    Run(settings_of(data=str(root / "scans"), rate=0.05, **settings), root / "run", device="cpu").train()
+    write_phantoms(root / "scans", 10, test=0, shape=shape)
+    Run(settings_of(data=str(root / "scans"), **settings), root / "run", device="cpu").train()
     return root / "run"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of six iterations; its dataset lies beside it in `scans`. Tests must not change it."""
+    from tests.training.helpers import SMALL
+
+    settings = SMALL | {"iterations": 6, "warm_up": 2, "validate_every": 3, "rate": 0.1}
+    return train_on_phantoms(tmp_path_factory.mktemp("finished"), (26, 24, 25), **settings)
+
+
+@pytest.fixture(scope="session")
+def finished_fheat_seg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of FHEAT-Seg for tests that look into the network; otherwise like `finished`."""
+    settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 1, "method": "supervised"}
+    return train_on_phantoms(tmp_path_factory.mktemp("fheat_seg"), (40, 36, 34), **settings)
 
 
 @pytest.fixture

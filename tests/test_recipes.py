@@ -20,7 +20,7 @@ from fheat.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(fheat.__file__).parent
-SMALL = ["--patch-size", "32", "32", "32", "--labelled", "2", "--warm-up", "1", "--device", "cpu"]
+SMALL = ["--patch-size", "16", "16", "16", "--labelled", "2", "--warm-up", "1", "--device", "cpu"]
 PROGRAM = """
 import json, os, sys
 from types import SimpleNamespace
@@ -75,79 +75,61 @@ def digest(folder):
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site-packages")
     install(folder)
-    return folder
-
-
-def test_a_package_of_its_own_adds_a_method_and_a_network(site, tmp_path):
     before = digest(SOURCE)
-    scans, out = tmp_path / "scans", tmp_path / "run"
-    train = [
-        "train",
-        scans,
-        "--method",
-        "entropy",
-        "--network",
-        "tiny",
-        "--network.width",
-        "4",
-        "--method.weight",
-        "0.2",
-    ]
-    train += [*SMALL, "--iterations", "4", "--checkpoint-every", "2", "--json", "--out", out]
+    yield folder
+    assert digest(SOURCE) == before, "a recipe has changed the package"
+
+
+@pytest.fixture(scope="module")
+def done(site, tmp_path_factory):
+    """What follows in one process: its folder, what each verb printed with its exit code, and what went wrong."""
+    folder = tmp_path_factory.mktemp("done")
+    scans, out, masks = folder / "scans", folder / "run", folder / "masks"
+    entropy = ["train", scans, "--method", "entropy", "--network", "tiny", "--network.width", "4"]
+    entropy += ["--method.weight", "0.2", *SMALL, "--iterations", "4", "--checkpoint-every", "2", "--json"]
     printed, error = run(
         site,
-        ["data", "phantom", scans, "--cases", "6", "--test", "1", "--shape", "40", "36", "34"],
-        ["models", "--json"],
+        ["data", "phantom", scans, "--cases", "6", "--test", "1", "--shape", "26", "24", "25"],
+        ["models", "--json", "--patch-size", "32", "32", "32"],
         ["train", "--method", "entropy", "--help"],
-        train,
+        [*entropy, "--out", out],
         ["allocation", out / "final", "--json"],
-        ["predict", out / "final", scans / "imagesTs", tmp_path / "masks", "--device", "cpu", "--runtime", "torch"],
-        ["rename", out / "checkpoints" / "step-00000004", tmp_path / "last checkpoint"],
-        ["rename", out / "final", tmp_path / "final"],
+        ["predict", out / "final", scans / "imagesTs", masks, "--device", "cpu", "--runtime", "torch"],
+        ["rename", out / "checkpoints" / "step-00000004", folder / "last checkpoint"],
+        ["rename", out / "final", folder / "final"],
         ["train", "--resume", "--device", "cpu", "--json", "--out", out],
+        ["train", scans, "--method", "cse", "--network", "tiny", *SMALL, "--out", folder / "refused"],
     )
-    assert [code for _, code in printed] == [0] * 7, error
+    return folder, printed, error
+
+
+def test_a_package_of_its_own_adds_a_method_and_a_network(done):
+    folder, printed, error = done
+    out = folder / "run"
+    assert [code for _, code in printed[:7]] == [0] * 7, error
     listed, text, outcome, gates = (printed[index][0] for index in (1, 2, 3, 4))
     assert "tiny" in json.dumps(json.loads(listed))
     assert "--method.weight" in text
     assert "Weight of the mean entropy" in text
     assert json.loads(outcome)["iterations"] == 4
     assert "1" in json.dumps(json.loads(gates))
-    assert len(list((tmp_path / "masks").glob("*.nii.gz"))) == 1
+    assert len(list((folder / "masks").glob("*.nii.gz"))) == 1
     steps = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     steps = [line for line in steps if "entropy" in line]
     assert [line["iteration"] for line in steps] == [1, 2, 3, 4]
     for line in steps:
         assert line["total"] == pytest.approx(line["supervised"] + 0.2 * line["entropy"], rel=1e-5)
 
-    before_resuming, after = (folder / "final" / "model.safetensors" for folder in (tmp_path, out))
+    before_resuming, after = (place / "final" / "model.safetensors" for place in (folder, out))
     assert before_resuming.read_bytes() == after.read_bytes()
-    assert digest(SOURCE) == before
 
 
-def test_needs_that_a_network_cannot_meet(site, tmp_path):
+def test_needs_that_a_network_cannot_meet(done):
     """The plain module of the recipe has no attention, which CSE needs; the answer names networks that have it."""
-    scans = tmp_path / "scans"
-    commands = [
-        ["data", "phantom", scans, "--cases", "4", "--test", "0", "--shape", "40", "36", "34"],
-        [
-            "train",
-            scans,
-            "--method",
-            "cse",
-            "--network",
-            "tiny",
-            *SMALL[:8],
-            "--device",
-            "cpu",
-            "--out",
-            tmp_path / "run",
-        ],
-    ]
-    printed, error = run(site, *commands)
-    assert printed[1][1] == 3
+    folder, printed, error = done
+    assert printed[7][1] == 3
     assert "fheat: network: tiny has no attention, which method cse needs; use one of fheat_seg, " in error
-    assert not (tmp_path / "run").exists()
+    assert not (folder / "refused").exists()
 
 
 def test_without_the_package_nothing_of_it_is_known(tmp_path, capsys):

@@ -35,7 +35,7 @@ def model(tmp_path_factory):
         preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}},
         window=Window(size=SIZE, stride=(16, 16, 16)),
     )
-    return str(save(create_model("fheat_seg", patch_size=SIZE), tmp_path_factory.mktemp("model") / "m", card))
+    return str(save(create_model("miniature", patch_size=SIZE), tmp_path_factory.mktemp("model") / "m", card))
 
 
 @pytest.fixture

@@ -17,26 +17,25 @@ from fheat.system.errors import BadInput
 from fheat.training.run_folder import LOG
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Stopped
-from tests.training.helpers import StopAfter
+from tests.training.helpers import SMALL, StopAfter
 
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planned") / "scans"
-    write_phantoms(folder, 6, test=1, shape=(36, 34, 33))
+    write_phantoms(folder, 6, test=1, shape=(26, 24, 25))
     return folder
 
 
 def planned(scans, name="a", scoring=None, **values):
-    settings = {"labelled": 2, "patch_size": (32, 32, 32), "iterations": 4, "warm_up": 1, "validate_every": 2}
-    data = {"data": str(scans), "checkpoint_every": 1}
-    return PlannedRun(name, make_settings(data | settings | values), scoring or Scoring())
+    settings = {"data": str(scans), "iterations": 4, "warm_up": 1, "validate_every": 2, "checkpoint_every": 1}
+    return PlannedRun(name, make_settings(SMALL | settings | values), scoring or Scoring())
 
 
 @pytest.fixture(scope="module")
 def done(scans, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    run = planned(scans, scoring=Scoring(stride=(8, 8, 8), network="final", voxels=False))
+    run = planned(scans, scoring=Scoring(stride=(4, 4, 4), network="final", voxels=False))
     return run, runs, perform(run, runs, device="cpu")
 
 
@@ -66,7 +65,7 @@ def test_scores_are_those_of_a_plain_evaluation(done, scans):
     (case,) = open_dataset(scans).split("validation")
     image = read_image(case)
     predictor = Predictor(run.folder(runs) / "final", device="cpu")
-    predictor.windows = type(predictor.windows)((32, 32, 32), (8, 8, 8))
+    predictor.windows = type(predictor.windows)((16, 16, 16), (4, 4, 4))
     expected = evaluate(predictor.segment(image).data, read_label(case, image).data, image.spacing)
     (row,) = run.scores(runs).rows
     assert (row.case, row.label, row.scores) == (case.id, "left_atrium", expected)
@@ -93,7 +92,7 @@ def test_the_key_changes_with_what_decides_and_with_nothing_else(scans):
         {"seed": 1},
         {"optimiser.clip": None},
         {"validate_every": 1},
-        {"network": {"name": "fheat_seg", "mixer": "gelu"}},
+        {"network": {"name": "miniature", "gates": "dec1"}},
     ):
         assert planned(scans, **values).key != key
     assert planned(scans, scoring=Scoring(largest_component=True)).key != key

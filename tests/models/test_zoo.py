@@ -20,7 +20,7 @@ from fheat.metrics.masks import dice
 from fheat.models.folder import read_manifest
 from fheat.models.zoo import ZOO, checked_name, find_folder, missing_facts, zoo_folder, zoo_names
 from fheat.ops.gates import gates_of
-from tests.training.helpers import Run, settings_of
+from tests.training.helpers import SMALL, Run, settings_of
 
 ROOT = Path(__file__).parents[2]
 PATCH = (32, 32, 32)
@@ -132,11 +132,9 @@ def run(tmp_path_factory):
     """A short run on phantoms, one gate of whose best model is closed."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run")
-    write_phantoms(folder / "scans", 8, test=0, shape=(40, 36, 34))
-    config = settings_of(
-        data=str(folder / "scans"), method="supervised", patch_size=PATCH, iterations=12, warm_up=2, validate_every=6,
-        seed=7,
-    )  # fmt: skip
+    write_phantoms(folder / "scans", 8, test=0, shape=(26, 24, 25))
+    schedule = {"iterations": 60, "warm_up": 2, "validate_every": 30, "seed": 7, "rate": 0.03}
+    config = settings_of(data=str(folder / "scans"), method="supervised", **(SMALL | {"labelled": None} | schedule))
     Run(config, folder / "run", device="cpu").train()
     model = load(folder / "run" / "best")
     gates_of(model)["enc1"].delta.data.fill_(-0.1)
@@ -153,12 +151,12 @@ def test_a_run_becomes_a_zoo_model(publish, run, tmp_path):
     assert (card.title, card.data, card.licence) == ("chamber of phantoms", DATA, LICENCE)
     assert card.metrics == before.card.metrics
     assert card.training["schedule"]["seed"] == card.seed == 7
-    assert card.training["schedule"]["iterations"] == 12
-    assert card.training["iteration"] == before.card.training["iteration"] in (6, 12)
+    assert card.training["schedule"]["iterations"] == 60
+    assert card.training["iteration"] == before.card.training["iteration"] in (30, 60)
     assert str(run.parent) not in (folder / "model.json").read_text()
     assert allocation(after)["enc1"].state == "retired"
     assert read_manifest(folder).stored == "float16"
-    scan = phantom(99, (40, 36, 34), geometry="canonical").image
+    scan = phantom(99, (26, 24, 25), geometry="canonical").image
     wanted, found = (Predictor(model, device="cpu").segment(scan).data for model in (before, after))
     assert 0.01 < wanted.mean() < 0.9
     assert dice(found == 1, wanted == 1) >= 0.999

@@ -10,8 +10,8 @@ from fheat import cost, create_model, retire
 from fheat.ops.gates import gates_of
 
 LA, CUBE = (112, 112, 80), (96, 96, 96)
-SMALL = (64, 48, 32)
-"""Where fvcore, which computes what it counts, looks at the large networks."""
+SMALL = (56, 48, 32)
+"""Where fvcore, which computes what it counts, looks at the networks; some of its grids are odd and padded."""
 
 # network, options, patch -> parameters, G multiply-adds with all gates open, with all closed
 TABLE = [
@@ -57,17 +57,18 @@ def test_pinned_sizes(name, patch, parameters, opened, shut):
         assert printed(counted.rest, shut) == shut
 
 
-@pytest.mark.parametrize(
-    ("name", "patch"), [("fheat_seg", LA), ("fheat_seg_l", SMALL), ("light_unetr", CUBE), ("light_unetr_l", SMALL)]
-)
+@pytest.mark.parametrize("name", ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-def test_counter_equals_fvcore(name, patch):
-    model = create_model(name, patch_size=patch)
+def test_counter_equals_fvcore(name, monkeypatch):
+    """With one block per stage, as fvcore is slow; the survivor below has all of them."""
+    setting, value = ("DEPTH", 1) if name.endswith("_l") else ("DEPTHS", (1, 1, 1, 1))
+    monkeypatch.setattr(f"fheat.networks.{name}.{setting}", value)
+    model = create_model(name, patch_size=SMALL)
     counted = cost(model)
-    assert counted.macs == by_fvcore(model, patch)
+    assert counted.macs == by_fvcore(model, SMALL)
     if gates_of(model):
         retired = retire(closed(model))
-        assert cost(retired).macs == counted.rest == by_fvcore(retired, patch)
+        assert cost(retired).macs == counted.rest == by_fvcore(retired, SMALL)
 
 
 def test_gelu_mixer_size():

@@ -102,7 +102,7 @@ def test_headings_are_in_order_and_pictures_have_words(browser, report):
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert browser.value("[...document.images].every(one => one.alt.length > 10)")
-    assert browser.value("document.title") == "fheat_seg, cse, seed 0"
+    assert browser.value("document.title") == "miniature, cse, seed 0"
     assert browser.value("document.documentElement.lang") == "en"
 
 

@@ -19,6 +19,7 @@ from fheat.report.gates import summary
 from fheat.report.write import write_report
 from fheat.training.runs import read_history
 from fheat.training.settings_sources import dotted_names
+from tests.training.helpers import SMALL_WORDS, Run, settings_of
 
 VOID = {"meta", "img", "br"}
 
@@ -153,7 +154,7 @@ def test_numbers_are_those_of_the_log_and_the_model(finished, report):
         case: [f"{best['cases'][case]:.4f}", f"{score:.4f}"] for case, score in validations[-1]["cases"].items()
     }
     settings = dict(reader.tables[3][1:])
-    assert settings["optimiser.learning_rate"] == "0.05"
+    assert settings["optimiser.learning_rate"] == "0.1"
     assert settings.keys() == set(dotted_names("cse")) - {f"network.{name}" for name in model_options("fheat_seg")}
     assert "torch" in dict(reader.tables[4][1:])
 
@@ -163,11 +164,11 @@ def test_the_summary_says_what_closed_what_it_saves_and_what_it_reached(finished
     words = re.search(r'<p class="summary">(.*?)</p>', report.read_text())[1]
     closed = [site for site in record.sites if record.closed_at(site) is not None]
     idle = [gate.site for gate in allocation(model) if gate.grid == (1, 1, 1)]
-    assert idle == ["enc4", "dec4"]
+    assert idle == ["enc2"]
     still = [site for site in idle if site not in closed]
-    aside = f", {len(still)} have nothing to mix" if still else ""
-    assert words.startswith(f"{len(closed)} of 8 gates closed for good{aside}; ")
-    assert "a single voxel: enc4 and dec4." in read(report).text
+    aside = f", {len(still)} has nothing to mix" if still else ""
+    assert words.startswith(f"{len(closed)} of 3 gates closed for good{aside}; ")
+    assert "a single voxel: enc2." in read(report).text
     assert set(record.survivors) == set(record.sites) - set(closed)
     for site in set(record.survivors) - set(idle):
         assert re.search(rf"\b{site}\)? (kept )?D = {record.steps[-1][f'D.{site}']:.4f}", words)
@@ -194,6 +195,8 @@ def test_the_summary_of_a_log_alone(run, strengths, words):
     gates = {f"D.{site}": float(value) for site, value in strengths.items()} | {
         f"alpha.{site}": 0.5 for site in strengths
     }
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('name = "miniature"', 'name = "fheat_seg"'))
     write_lines(run, {"iteration": 1, "total": 1.0} | gates)
     assert summary(read_history(run)) == words
 
@@ -257,8 +260,6 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
 
 
 def test_a_network_without_gates_has_a_report_too(tmp_path):
-    from tests.training.helpers import Run, settings_of
-
     write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
     settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}
     Run(settings_of(data=str(tmp_path / "scans"), **settings), tmp_path / "run", device="cpu").train()
@@ -346,8 +347,7 @@ def test_options(run, tmp_path, capsys):
 
 def test_train_writes_the_report(finished, tmp_path, capsys):
     data = read_history(finished).settings.data.folder
-    arguments = ["--labelled", "2", "--patch-size", "32", "32", "32", "--iterations", "1", "--device", "cpu"]
-    assert main(["train", data, *arguments, "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert main(["train", data, *SMALL_WORDS, "--iterations", "1", "--out", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "run" / "report.html")
     assert "Iteration 1 of 1, finished" in read(tmp_path / "run" / "report.html").text
 
@@ -386,7 +386,8 @@ def test_a_closed_gate_answers_with_one():
     assert response(0.5, 0.8, 2.0) == pytest.approx(math.exp(-1))
 
 
-def test_inside_the_network_where_it_is_asked_for(run, tmp_path):
+def test_inside_the_network_where_it_is_asked_for(finished_fheat_seg, tmp_path):
+    run = shutil.copytree(finished_fheat_seg, tmp_path / "run")
     assert "Inside the network" not in read(write_report(run, tmp_path / "without.html", scans=0)).text
     page = read(write_report(run, tmp_path / "with.html", scans=0, inside=True, figures=tmp_path / "figures")).text
     assert "Inside the network" in page

@@ -27,6 +27,12 @@ from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
+def finished(finished_fheat_seg):
+    """Attention and residuals are those of a real network."""
+    return finished_fheat_seg
+
+
+@pytest.fixture(scope="module")
 def cases(finished):
     return open_dataset(finished.parent / "scans").split("validation")
 

@@ -17,14 +17,14 @@ def test_a_run_means_its_final_network(finished, run, capsys):
     log = [json.loads(line) for line in (finished / "log.jsonl").read_text().splitlines()]
     reached = [line["validation"] for line in log if "validation" in line]
     row = survivor_row(open_saved(str(finished)))
-    assert (row.part, row.iteration, row.seed, row.gates) == ("final", 6, 0, 8)
+    assert (row.part, row.iteration, row.seed, row.gates) == ("final", 6, 0, 3)
     assert row.validation_dice == reached[-1]
     assert row.best_validation_dice == max(reached)
     gates = gates_of(load(finished / "final"))
     opened = {site: gate for site, gate in gates.items() if not gate.closed}
-    assert row.idle == ("enc4", "dec4")  # a single voxel at this patch
+    assert row.idle == ("enc2",)  # a single voxel at this patch
     assert [one.site for one in row.survivors] == [site for site in opened if site not in row.idle]
-    assert f"| {8 - len(opened)} of 8, 2 on one voxel |" in markdown([row])
+    assert f"| {3 - len(opened)} of 3, 1 on one voxel |" in markdown([row])
     for one in row.survivors:
         assert (one.D, one.alpha) == (opened[one.site].strength.item(), opened[one.site].alpha.item())
     assert main(["allocation", str(finished)]) == 0
@@ -42,7 +42,7 @@ def test_a_run_means_its_final_network(finished, run, capsys):
 def models(tmp_path):
     """One survivor, two, none, and a network that has no gates."""
     for name, opened in (("one", ["dec1"]), ("two|x", ["enc1", "dec1"]), ("none", [])):
-        model = create_model("fheat_seg", patch_size=(32, 32, 32))
+        model = create_model("miniature", patch_size=(32, 32, 32))
         for site, gate in gates_of(model).items():
             gate.set_strength(0.5 if site in opened else 0.0)
         save(model, tmp_path / name, Card(training={"seed": 3}, metrics={"validation_dice": 0.5}))
@@ -56,9 +56,9 @@ def test_one_row_per_model(models, capsys):
     assert lines[0] == "| model | survivors | D | alpha | closed | validation Dice | seed |"
     assert len(lines) == 6
     cells = [[cell.strip() for cell in line.replace("\\|", "/").split("|")[2:-1]] for line in lines[2:]]
-    assert cells[0] == ["dec1", "0.500", "0.372", "7 of 8", "0.5000", "3"]
-    assert cells[1] == ["enc1, dec1", "0.500, 0.500", "0.372, 0.372", "6 of 8", "0.5000", "3"]
-    assert cells[2] == ["none", "-", "-", "8 of 8", "0.5000", "3"]
+    assert cells[0] == ["dec1", "0.500", "0.372", "2 of 3", "0.5000", "3"]
+    assert cells[1] == ["enc1, dec1", "0.500, 0.500", "0.372, 0.372", "1 of 3", "0.5000", "3"]
+    assert cells[2] == ["none", "-", "-", "3 of 3", "0.5000", "3"]
     assert cells[3] == ["no gates", "-", "-", "-", "-", "-"]
     assert main(["allocation", *models, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["models"]

@@ -5,6 +5,11 @@ from fheat.training.settings_sources import from_flat, make_settings, nest
 from fheat.training.train import begin, finish
 from fheat.training.trainer import Observer
 
+SMALL = {"labelled": 2, "network": "miniature", "patch_size": (16, 16, 16)}
+"""Settings with which an iteration takes ten milliseconds."""
+SMALL_WORDS = ["--labelled", "2", "--network", "miniature", "--patch-size", "16", "16", "16", "--device", "cpu"]
+"""The same for the command line."""
+
 
 def settings_of(**values):
     """Return settings from short names, dotted names and those from before there were sections."""

@@ -44,22 +44,12 @@ def stopped(config, tmp_path, scans):
     return tmp_path / "run"
 
 
-def test_weights_that_are_not_finite_any_more(scans, tmp_path, capsys):
-    words = [
-        scans,
-        "--labelled",
-        2,
-        "--patch-size",
-        32,
-        32,
-        32,
-        "--iterations",
-        3,
-        "--warm-up",
-        0,
-        "--learning-rate",
-        1e38,
-    ]
+LARGER = ["--labelled", 2, "--patch-size", 32, 32, 32]
+"""Options of a run of a network of this package."""
+
+
+def test_weights_that_are_not_finite_any_more(larger_scans, tmp_path, capsys):
+    words = [larger_scans, *LARGER, "--iterations", 3, "--warm-up", 0, "--learning-rate", 1e38]
     says = (
         f"fheat: {tmp_path / 'run'}: training diverged by iteration 1; ",
         "start again with a lower learning rate or precision fp32; checkpoints before it are kept",
@@ -67,22 +57,8 @@ def test_weights_that_are_not_finite_any_more(scans, tmp_path, capsys):
     refused(capsys, [*words, "--method", "supervised", "--out", tmp_path / "run"], *says)
 
 
-def test_weights_that_are_finite_and_give_nan(scans, tmp_path, capsys):
-    words = [
-        scans,
-        "--labelled",
-        2,
-        "--patch-size",
-        32,
-        32,
-        32,
-        "--iterations",
-        3,
-        "--warm-up",
-        0,
-        "--learning-rate",
-        1e6,
-    ]
+def test_weights_that_are_finite_and_give_nan(larger_scans, tmp_path, capsys):
+    words = [larger_scans, *LARGER, "--iterations", 3, "--warm-up", 0, "--learning-rate", 1e6]
     words += ["--method", "supervised", "--validate-every", 2, "--checkpoint-every", 1, "--out", tmp_path / "run"]
     refused(capsys, words, f"fheat: {tmp_path / 'run'}: training diverged by iteration 2; start again")
     assert newest_checkpoint(tmp_path / "run" / "checkpoints").iteration == 1
@@ -204,7 +180,7 @@ def test_the_set_is_not_where_it_lies_and_older_checkpoints_go_on(stopped, tmp_p
     assert Run(settings, stopped, resume=True, device="cpu").done == 1
     del manifest["facts"]["set"]
     path.write_text(json.dumps(manifest))
-    write_phantoms(tmp_path / "other", 5, test=0, shape=(40, 36, 34))
+    write_phantoms(tmp_path / "other", 5, test=0, shape=(26, 24, 25))
     settings = changed(settings, **{"data": str(tmp_path / "other")})
     assert Run(settings, stopped, resume=True, device="cpu").done == 1
 
@@ -220,7 +196,7 @@ def test_without_a_whole_checkpoint_nothing_begins_anew(stopped, capsys):
     assert newest_checkpoint(folder) is None
 
 
-def test_batch_norms_of_one_value_are_refused_in_one_line(scans, tmp_path, capsys):
-    words = [scans, "--network", "light_unetr", "--labelled", 2, "--patch-size", 32, 32, 32, "--batch", 1]
+def test_batch_norms_of_one_value_are_refused_in_one_line(larger_scans, tmp_path, capsys):
+    words = [larger_scans, "--network", "light_unetr", *LARGER, "--batch", 1]
     says = "light_unetr has batch norms that cannot be trained with batch 1 and patch_size (32, 32, 32); use a larger"
     refused(capsys, [*words, "--iterations", 2, "--warm-up", 1, "--out", tmp_path / "run"], says)

@@ -2,7 +2,6 @@
 together."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,8 +15,9 @@ from fheat import load
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import newest_checkpoint
 from fheat.training.settings_sources import to_toml
+from tests.forks import Fork
+from tests.training import programs
 from tests.training.helpers import Run
-from tests.training.programs import TRAIN
 
 LIMIT = 300
 """Seconds until processes that wait for each other are given up."""
@@ -40,37 +40,26 @@ def settings(config, tmp_path):
     return write
 
 
-def start(words, size=2, code=("-c", TRAIN)):
+def start(words, size=2, program=programs.train):
     """Start processes as torchrun does, but with their exit codes, standard errors and ids at hand."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
-        subprocess.Popen(
-            [sys.executable, *code, *words],
-            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
+        Fork(program, *words, environment=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(size)
     ]
 
 
 def outcome(jobs):
     """Return exit codes, standard outputs and standard errors."""
-    try:
-        texts = [job.communicate(timeout=LIMIT) for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-    return [job.returncode for job in jobs], [out for out, _ in texts], [error for _, error in texts]
+    codes, outputs, errors = zip(*(job.outcome(LIMIT) for job in jobs), strict=True)
+    return [*codes], [*outputs], [*errors]
 
 
-def train(path, folder, size=2, code=("-c", TRAIN)):
+def train(path, folder, size=2, program=programs.train):
     words = ["train", "--config", str(path), "--out", str(folder), "--device", "cpu"]
-    codes, _, errors = outcome(start(words, size, code))
+    codes, _, errors = outcome(start(words, size, program))
     assert set(codes) == {0}, "\n".join(errors)[-3000:]
     assert set(errors) == {""}
 
@@ -89,31 +78,6 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
-PRECISE = """
-import sys
-from types import SimpleNamespace
-import torch
-import fheat.training.prepare as prepare
-import fheat.training.validation as validation
-from fheat.cli.main import main
-from fheat.data.store import VolumeStore
-
-create, crop, norm, single = prepare.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm, torch.Tensor.float
-
-def precise_crop(*arguments):
-    images, labels = crop(*arguments)
-    return images.double(), labels
-
-prepare.create_model = lambda *arguments, **options: create(*arguments, **options).double()
-validation.validate = lambda *arguments: {"none": 0.0}
-sys.modules["fheat.report.write"] = SimpleNamespace(write_report=lambda *arguments, **options: "none")
-VolumeStore.crop = precise_crop
-torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
-torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
@@ -122,10 +86,10 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     consistency loss. Without dropout, whose masks are drawn inside the network by each process for its own scans.
     """
     for size, batch in ((2, 1), (1, 2)):
-        _, path = settings(f"by-{size}", method=method, batch=batch)
-        train(path, tmp_path / f"run-{size}", size, ("-c", PRECISE))
+        _, path = settings(f"by-{size}", method=method, batch=batch, iterations=20)
+        train(path, tmp_path / f"run-{size}", size, programs.train_precisely)
     expected, found = (lines(tmp_path / f"run-{size}")[0] for size in (1, 2))
-    assert [line["iteration"] for line in found] == [1, 2, 3, 4, 5, 6]
+    assert [line["iteration"] for line in found] == [*range(1, 21)]
     for line, other in zip(expected, found, strict=True):
         assert line.keys() == other.keys()
         assert all(line[name] == pytest.approx(other[name], rel=1e-6, abs=1e-6) for name in line)
@@ -138,7 +102,7 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
         assert found[0]["accepted"] != found[-1]["accepted"]
 
 
-def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path):
+def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path, environment):
     """As users do it, in single precision.
 
     With a small rate: of gradients that are nothing but rounding errors AdamW still makes steps as long as the rate.
@@ -146,8 +110,7 @@ def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_p
     _, path = settings("two", method="supervised", batch=1, rate=3e-4)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fheat"]
     words = ["train", "--config", str(path), "--out", str(tmp_path / "two"), "--device", "cpu", "--json"]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LIMIT, env=one_thread)
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=LIMIT, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["iterations"] == 6  # printed once
     whole, _ = settings("one", method="supervised", batch=2, rate=3e-4)
@@ -166,19 +129,19 @@ def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_p
 
 def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(settings, tmp_path):
     """With dropout as it is: the generators of both processes must come back too."""
-    made, path = settings("two", batch=1, iterations=7, network_options={}, checkpoint_every=1)
+    made, path = settings("two", batch=1, iterations=60, network_options={}, checkpoint_every=1)
     train(path, tmp_path / "whole")
     folder = tmp_path / "parts"
     jobs = start(["train", "--config", str(path), "--out", str(folder), "--device", "cpu"])
     limit = time.monotonic() + LIMIT
     while not (folder / "checkpoints" / "step-00000002").exists() and time.monotonic() < limit:
         time.sleep(0.005)
-        assert [job.poll() for job in jobs] == [None, None]
-    jobs[1].send_signal(signal.SIGTERM)
+        assert [job.code for job in jobs] == [None, None]
+    jobs[1].send(signal.SIGTERM)
     codes, _, errors = outcome(jobs)
     assert codes == [143, 143], errors
     found = newest_checkpoint(folder / "checkpoints")
-    assert 2 <= found.iteration < 7
+    assert 2 <= found.iteration < 60
     assert found.facts["processes"] == 2
     assert found.tensors["method.threshold"].shape[0] == 2
     assert not torch.equal(*found.tensors["method.threshold"])
@@ -192,24 +155,6 @@ def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(set
     assert lines(tmp_path / "whole") == lines(folder)
 
 
-FULL_DISK = """
-import errno, os, sys
-import fheat.system.files
-from fheat.cli.main import main
-
-through, count = fheat.system.files._write_through, [0]
-
-def full(file, parts):
-    count[0] += 1
-    if count[0] > 3:  # settings and the first checkpoint are on disk
-        raise OSError(errno.ENOSPC, "No space left on device", file.name)
-    through(file, parts)
-
-fheat.system.files._write_through = full
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -220,7 +165,7 @@ sys.exit(main(sys.argv[1:]))
 def test_what_goes_wrong_on_one_ends_both_with_one_line(settings, tmp_path, words, code, says):
     _, path = settings("two", method="supervised", batch=1, iterations=3)
     basis = ["train", "--config", str(path), "--device", "cpu", "--out", str(tmp_path / "run")]
-    codes, outputs, errors = outcome(start([*basis, *words], code=("-c", FULL_DISK)))
+    codes, outputs, errors = outcome(start([*basis, *words], program=programs.train_on_a_full_disk))
     assert codes == [code, code], errors
     assert says in errors[0]
     assert (errors[0].count("\n"), errors[1], outputs) == (1, "", ["", ""])

@@ -46,7 +46,7 @@ def test_probing_changes_nothing(config, whole_run, tmp_path, method):
     for line in found:
         assert set(line["probe"]) == set(looked.step.gates)
         for site, measured in line["probe"].items():
-            assert (measured["pairing"] != 0) == (measured["error"] > 0) == (site not in ("enc4", "dec4"))  # one voxel
+            assert (measured["pairing"] != 0) == (measured["error"] > 0) == (site != "enc2")  # of one voxel
             closed = any(
                 step["iteration"] == line["iteration"] and step[f"D.{site}"] == 0 for step in lines(looked, "D.enc1")
             )
@@ -154,14 +154,17 @@ def test_a_probe_that_fails_does_not_end_the_run(config, tmp_path, monkeypatch):
     assert "P > 0: the loss falls" in write_report(tmp_path / "run", scans=0).read_text().replace("&gt;", ">")
 
 
-def test_probes_need_gates(config, tmp_path):
+def test_probes_need_gates(config, larger_scans, tmp_path):
     with pytest.raises(BadInput, match="is for networks with gates, not segresnet"):
-        Run(config(probe_at=(2,), network="segresnet"), tmp_path / "run", device="cpu")
+        Run(
+            config(probe_at=(2,), network="segresnet", patch_size=(32, 32, 32), data=str(larger_scans)),
+            tmp_path / "run",
+        )
 
 
 OLD = {
-    "data": "", "method": "cse", "labelled": 2, "network": "fheat_seg", "network_options": {},
-    "patch_size": [32, 32, 32], "box": "unlabelled", "ramp": 0, "batch": 2, "iterations": 6, "warm_up": 2,
+    "data": "", "method": "cse", "labelled": 2, "network": "miniature", "network_options": {},
+    "patch_size": [16, 16, 16], "box": "unlabelled", "ramp": 0, "batch": 2, "iterations": 6, "warm_up": 2,
     "rate": 0.01, "theta_rate": 1.0, "delta_rate": 1.0, "rational_rate": 0.05, "weight_decay": 0.0001, "clip": 1.0,
     "intensity": "zscore", "spacing": None, "stride": None, "validate_every": 4, "checkpoint_every": 2, "seed": 0,
     "resident": "auto", "precision": "bf16", "deterministic": False,

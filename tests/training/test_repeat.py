@@ -1,21 +1,19 @@
 """Two processes that know nothing of each other, same seed: the same losses, to the last digit."""
 
 import json
-import os
 import subprocess
 import sys
 
+from tests.training.helpers import SMALL_WORDS
 from tests.training.programs import TRAIN
 
 STEPS = 50
 
 
-def test_two_processes_with_one_seed_log_the_same_losses(scans, tmp_path):
+def test_two_processes_with_one_seed_log_the_same_losses(scans, tmp_path, environment):
     """Fifty steps of CSE; the hash seeds of Python differ on purpose."""
-    command = [sys.executable, "-c", TRAIN, "train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32"]
+    command = [sys.executable, "-c", TRAIN, "train", str(scans), *SMALL_WORDS]
     command += ["--batch", "1", "--iterations", str(STEPS), "--validate-every", "1000", "--seed", "7"]
-    command += ["--device", "cpu"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
             [*command, "--out", str(tmp_path / name)],

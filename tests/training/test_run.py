@@ -2,18 +2,14 @@
 
 import errno
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import fheat.networks.fheat_seg
 import fheat.system.files
 from fheat import load
 from fheat.cli.main import main
@@ -25,7 +21,9 @@ from fheat.training.checkpoints import KEPT, Checkpoint, newest_checkpoint, save
 from fheat.training.run_folder import RunFolder
 from fheat.training.settings_sources import read_settings, to_toml
 from fheat.training.trainer import Stopped
-from tests.training.helpers import Run, StopAfter, changed, settings_of
+from tests.forks import Fork
+from tests.training.helpers import SMALL_WORDS, Run, StopAfter, changed, settings_of
+from tests.training.programs import save_and_be_killed, train, train_and_be_killed
 
 
 @pytest.fixture(autouse=True)
@@ -75,21 +73,34 @@ def test_what_a_run_leaves(config, tmp_path):
     assert (found.facts["best"], found.facts["settings"]) == (run.best, settings.model_dump(mode="json"))
 
 
+def stopped_and_resumed(settings, folder, at):
+    """Stop a run after an iteration, in the next of which it saves its state, and go on to its end."""
+    with pytest.raises(Stopped):
+        Run(settings, folder, observers=[StopAfter(at + 1)]).train()
+    torch.manual_seed(99)  # whatever happens in between
+    again = Run(settings, folder, resume=True, device="cpu")
+    assert again.done == at + 1
+    again.train()
+
+
+def assert_same_run(whole, parts):
+    assert equal(weights(whole), weights(parts))
+    stepped = [[line for line in numbers(folder) if "total" in line] for folder in (whole, parts)]
+    assert stepped[0] == stepped[1]
+
+
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 @pytest.mark.parametrize("at", [1, 3, 4])
 def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
     settings = config(method=method)
-    whole = whole_run(settings).folder.path
-    first = Run(settings, tmp_path / "parts", observers=[StopAfter(at + 1)])
-    with pytest.raises(Stopped):
-        first.train()
-    torch.manual_seed(99)  # whatever happens in between
-    again = Run(settings, tmp_path / "parts", resume=True, device="cpu")
-    assert again.done == at + 1
-    again.train()
-    assert equal(weights(whole), weights(tmp_path / "parts"))
-    stepped = [[line for line in numbers(folder) if "total" in line] for folder in (whole, tmp_path / "parts")]
-    assert stepped[0] == stepped[1]
+    stopped_and_resumed(settings, tmp_path / "parts", at)
+    assert_same_run(whole_run(settings).folder.path, tmp_path / "parts")
+
+
+def test_fheat_seg_stopped_and_resumed_is_the_same_run(config, whole_run, larger_scans, tmp_path):
+    settings = config(data=str(larger_scans), network="fheat_seg", patch_size=(32, 32, 32), iterations=4)
+    stopped_and_resumed(settings, tmp_path / "parts", 1)
+    assert_same_run(whole_run(settings).folder.path, tmp_path / "parts")
 
 
 def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
@@ -100,107 +111,23 @@ def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
     run.train()
 
 
-KILLER = """
-import json, os, random, signal, sys, time
-import torch
-from pathlib import Path
-import fheat.networks.fheat_seg
-from fheat.training.checkpoints import newest_checkpoint
-from fheat.training.settings_sources import make_settings
-from tests.training.helpers import StopAfter, Run, changed
-
-torch.set_num_threads(1)
-settings, folder, kills = make_settings(json.loads(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
-fheat.networks.fheat_seg.DEPTHS = tuple(json.loads(sys.argv[4]))
-random.seed(0)
-Run(settings, folder, device="cpu")
-reached = done = 0
-while done < kills:
-    child = os.fork()
-    if child == 0:
-        Run(settings, folder, resume=True, device="cpu").train()
-        os._exit(0)
-    # A quarter of the lives end at once, the others a moment after they have saved something: on any machine.
-    limit = time.monotonic() + (random.uniform(0, 0.3) if random.random() < 0.25 else 30)
-    before = sorted((folder / "checkpoints").glob("step-*"))
-    while time.monotonic() < limit and sorted((folder / "checkpoints").glob("step-*")) == before:
-        time.sleep(0.005)
-    time.sleep(random.uniform(0, 0.05))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        break
-    done += 1
-    found = newest_checkpoint(folder / "checkpoints")
-    now = 0 if found is None else found.iteration
-    assert now >= reached, (now, reached)
-    reached = now
-rest = changed(settings, **{"checkpoint_every": 1000})  # nobody kills it any more
-Run(rest, folder, resume=True, device="cpu").train()
-print(json.dumps([done, reached]))
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-def test_killed_fifty_times_it_ends_the_same(config, tmp_path, monkeypatch):
-    """One light block per stage: lives are short, and what is saved and restored is of every kind all the same."""
-    shallow = (1, 1, 1, 1)
-    monkeypatch.setattr(fheat.networks.fheat_seg, "DEPTHS", shallow)
-    settings = config(method="supervised", batch=1, iterations=130, checkpoint_every=1, validate_every=1000)
-    command = [
-        sys.executable,
-        "-c",
-        KILLER,
-        settings.model_dump_json(),
-        str(tmp_path / "killed"),
-        "50",
-        str([*shallow]),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr[-2000:]
-    kills, reached = json.loads(done.stdout)
+def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
+    settings = config(batch=1, iterations=300, checkpoint_every=1, validate_every=1000)
+    code, printed, error = Fork(train_and_be_killed, settings, tmp_path / "killed", 50).outcome(600)
+    assert code == 0, error[-2000:]
+    kills, reached = json.loads(printed)
     assert kills == 50
-    assert 20 < reached < 130
-    Run(changed(settings, **{"checkpoint_every": 1000}), tmp_path / "whole", device="cpu").train()
+    assert 20 < reached < 300
+    Run(changed(settings, checkpoint_every=1000), tmp_path / "whole", device="cpu").train()
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
-
-
-SAVER = """
-import os, random, signal, sys, time
-import torch
-from pathlib import Path
-from fheat.training.checkpoints import Checkpoint, newest_checkpoint, save_checkpoint
-
-folder = Path(sys.argv[1])
-random.seed(0)
-last = 0
-for _ in range(200):
-    child = os.fork()
-    if child == 0:
-        while True:
-            last += 1
-            save_checkpoint(folder, Checkpoint(last, {"x": torch.full((50_000,), float(last))}, {}))
-    time.sleep(random.uniform(0.0, 0.08))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    found = newest_checkpoint(folder)
-    if found is not None:
-        assert (found.tensors["x"] == found.iteration).all()
-        assert found.iteration >= last, (found.iteration, last)
-        last = found.iteration
-    else:
-        assert last == 0
-unloadable = [path for path in folder.glob("step-*") if not (path / "manifest.json").exists()]
-assert not unloadable, unloadable
-print(last)
-"""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_two_hundred_kills_inside_the_save_loop(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SAVER, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) >= 2  # most kills fall into a write: flushing takes longer than a life
+    code, printed, error = Fork(save_and_be_killed, tmp_path, 200).outcome(600)
+    assert code == 0, error[-2000:]
+    assert int(printed) >= 2  # most kills fall into a write: flushing takes longer than a life
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path):
@@ -232,8 +159,8 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tm
         through(file, parts)
 
     monkeypatch.setattr(fheat.system.files, "_write_through", full)
-    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += ["--warm-up", "1", "--checkpoint-every", "1", "--validate-every", "9", "--device", "cpu"]
+    words = ["train", str(scans), *SMALL_WORDS, "--method", "supervised"]
+    words += ["--warm-up", "1", "--checkpoint-every", "1", "--validate-every", "9"]
     iterations = min(3 + write // 2, 5)
     words += ["--batch", "1", "--iterations", str(iterations)]
     assert main([*words, "--out", str(tmp_path / "run")]) == 4
@@ -246,7 +173,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tm
 
 
 def test_settings_come_back_from_toml(config, tmp_path):
-    settings = config(network_options={"mixer": "gelu", "kan_ratio": 2}, stride=(8, 8, 8), labelled=None)
+    settings = config(network_options={"gates": "dec1", "dropout": 0.1}, stride=(8, 8, 8), labelled=None)
     (tmp_path / "c.toml").write_text(to_toml(settings))
     assert read_settings(tmp_path / "c.toml") == settings
     assert read_settings(tmp_path / "c.toml", {"seed": 7}).schedule.seed == 7
@@ -284,8 +211,7 @@ def test_what_cannot_be_done_is_one_line(scans, tmp_path, capsys, words, code, s
 def test_a_used_folder_is_not_touched(config, scans, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
-    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--device", "cpu"]
-    assert main([*words, "--out", str(tmp_path / "run")]) == 3
+    assert main(["train", str(scans), *SMALL_WORDS, "--out", str(tmp_path / "run")]) == 3
     assert "exists and is not empty" in capsys.readouterr().err
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
 
@@ -315,17 +241,15 @@ def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):
-    words = ["train", str(scans), "--labelled", "2", "--patch-size", "32", "32", "32", "--method", "supervised"]
-    words += ["--batch", "1", "--iterations", "100000", "--validate-every", "100000", "--device", "cpu"]
-    words += ["--out", str(tmp_path / "run")]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    job = subprocess.Popen([sys.executable, "-m", "fheat", *words], stderr=subprocess.PIPE, text=True, env=one_thread)
+    words = ["train", str(scans), *SMALL_WORDS, "--method", "supervised", "--batch", "1"]
+    words += ["--iterations", "100000", "--validate-every", "100000", "--out", str(tmp_path / "run")]
+    job = Fork(train, *words)
     while not (tmp_path / "run" / "log.jsonl").exists():
         time.sleep(0.05)
-        assert job.poll() is None
-    job.send_signal(number)
-    _, error = job.communicate(timeout=60)
-    assert job.returncode == code
+        assert job.code is None
+    job.send(number)
+    exit_code, _, error = job.outcome(60)
+    assert exit_code == code
     found = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert f"stopped and saved at iteration {found.iteration}; go on with" in error
     assert found.iteration >= 50

@@ -11,7 +11,7 @@ from fheat.cli.main import main
 from fheat.system.errors import BadInput
 from fheat.training.tensorboard import TensorBoard, scalars
 from fheat.training.trainer import Stopped
-from tests.training.helpers import Run
+from tests.training.helpers import SMALL_WORDS, Run
 
 
 class Writer:
@@ -131,8 +131,7 @@ def test_where_the_package_is_missing(scans, tmp_path, monkeypatch, capsys):
 
 def test_the_option_of_the_verb(scans, tmp_path, board, capsys):
     out = str(tmp_path / "run")
-    options = ["--labelled", "2", "--patch-size", "32", "32", "32", "--iterations", "1", "--device", "cpu"]
-    assert main(["train", str(scans), *options, "--tensorboard", "--out", out]) == 0
+    assert main(["train", str(scans), *SMALL_WORDS, "--iterations", "1", "--tensorboard", "--out", out]) == 0
     assert "tensorboard = true" in (tmp_path / "run" / "config.toml").read_text()
     assert events(tmp_path / "run") == logged(tmp_path / "run")
     assert main(["train", "--resume", "--device", "cpu", "--out", out]) == 0

@@ -108,7 +108,8 @@ def _gates_in_words(history: RunHistory, idle: Sequence[str]) -> str:
         if site not in idle
     ]
     open_and_idle = set(survivors) & set(idle)
-    words += f", {len(open_and_idle)} have nothing to mix" if open_and_idle else ""
+    verb = "has" if len(open_and_idle) == 1 else "have"
+    words += f", {len(open_and_idle)} {verb} nothing to mix" if open_and_idle else ""
     return f"{words}; {_listed([kept[0], *(each.replace(' kept D', ' D') for each in kept[1:])])}" if kept else words
 
 
