@@ -36,8 +36,8 @@ ROOMS = {
     },
     "report": {"data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system", "training"},
     "experiments": {
-        "__init__", "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report", "system",
-        "training",
+        "__init__", "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report",
+        "system", "training",
     },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {

@@ -10,8 +10,8 @@ from fheat.ops.gates import gates_of
 class WeightAverage(MovingAverage):
     """A moving average of the weights in which the scalars of gates and all buffers are not averaged but taken over.
 
-    A gate that training has closed is closed here too, from the same iteration on, and can be retired. With a share of 0
-    the copy equals the network.
+    A gate that training has closed is closed here too, from the same iteration on, and can be retired. With a share of
+    0 the copy equals the network.
     """
 
     @torch.no_grad()
