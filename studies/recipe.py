@@ -1,7 +1,7 @@
 """The search for a recipe: candidates that differ from the defaults in one factor, on several datasets and seeds.
 
     python studies/recipe.py run DATA OUT --candidates base clip-none --tasks la-4 --seeds 0 1 --iterations 4000
-    python studies/recipe.py table OUT --iterations 4000
+    python studies/recipe.py table OUT --store benchmarks/results/recipe-cuda.json
 
 DATA holds the folders la, brats and hippocampus. Every run keeps a moving average of its weights, which does not change
 the training: the same run therefore tells what the network itself and its average reach, both as chosen on the
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +56,8 @@ TASKS: dict[str, tuple[str, dict[str, Any], Scoring]] = {
     "hippocampus-8": ("hippocampus", {**HIPPOCAMPUS, "labelled": 8}, Scoring(voxels=False)),
 }
 """Dataset, settings and scoring by name; windows are those of the benchmarks."""
+KINDS = ("network, best", "network, last", "average, best", "average, last")
+"""The networks that each run is judged by."""
 
 
 class KeepUnaveraged(Observer):
@@ -175,14 +177,6 @@ def run(
         time.sleep(0.5)
 
 
-def results(out: Path, iterations: int) -> Iterator[dict[str, Any]]:
-    """Yield what runs of this length left."""
-    for path in sorted((out / "results").glob("*.json")):
-        content = json.loads(path.read_text())
-        if content["settings"]["schedule"]["iterations"] == iterations:
-            yield content
-
-
 def means(rows: dict[str, dict[str, list[float | None]]]) -> tuple[float, float]:
     """Return the mean Dice and 95HD over classes and cases; an empty prediction has Dice 0 and no distance."""
     cells = [values for cases in rows.values() for values in cases.values()]
@@ -191,34 +185,53 @@ def means(rows: dict[str, dict[str, list[float | None]]]) -> tuple[float, float]
     return statistics.fmean(values[0] or 0.0 for values in cells), distance
 
 
-def table(out: Annotated[Path, tyro.conf.Positional], /, iterations: int = 4000, store: str | None = None) -> None:
-    """Print the mean over seeds of every candidate, task and kind of network; with --store NAME write the result."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+def table(out: Annotated[Path, tyro.conf.Positional], /, store: Path | None = None) -> None:
+    """Gather what all runs left, print the mean over seeds, and with --store FILE write the result.
+
+    Runs that the file holds already are kept.
+    """
+    found: dict[str, Any] = {}
+    if store is not None and store.is_file():
+        found = json.loads(store.read_text())["results"]
     machine: dict[str, Any] = {}
-    for content in results(out, iterations):
-        machine = content["machine"]
-        task = found.setdefault(content["task"], {}).setdefault(content["candidate"], {"seeds": {}})
-        gates = {site: [round(gate["D"], 4), round(gate["alpha"], 4)] for site, gate in content["gates"].items()}
-        kinds = {kind: [round(value, 4) for value in means(rows)] for kind, rows in content["scores"].items()}
-        task["seeds"][str(content["seed"])] = {"scores": kinds, "gates": gates, "cases": content["scores"]}
-    for name, candidates in found.items():
-        print(f"\n{name}: Dice / 95HD")
-        for candidate, content in candidates.items():
+    for path in sorted((out / "results").glob("*.json")):
+        content = json.loads(path.read_text())
+        machine, iterations = content["machine"], content["settings"]["schedule"]["iterations"]
+        task = found.setdefault(content["task"], {"iterations": iterations, "candidates": {}})
+        if task["iterations"] != iterations:
+            raise SystemExit(f"{path}: has {iterations} iterations, the stored runs have {task['iterations']}")
+        seeds = task["candidates"].setdefault(content["candidate"], {})
+        seeds[str(content["seed"])] = {
+            "scores": {kind: [round(value, 4) for value in means(rows)] for kind, rows in content["scores"].items()},
+            "open": {
+                site: [round(gate["D"], 3), round(gate["alpha"], 3)]
+                for site, gate in content["gates"].items()
+                if gate["closed_at"] is None
+            },
+            "closed_alphas": [round(g["alpha"], 3) for g in content["gates"].values() if g["closed_at"] is not None],
+            "best_at": content["best_at"],
+            "cases": content["scores"]["network, best"],
+        }
+    for name, task in found.items():
+        print(f"\n{name}, {task['iterations']} iterations: Dice/95HD of " + "; ".join(KINDS))
+        for candidate, seeds in task["candidates"].items():
             cells = []
-            for kind in ("network, best", "network, last", "average, best", "average, last"):
-                values = [seed["scores"][kind] for seed in content["seeds"].values()]
+            for kind in KINDS:
+                values = [seed["scores"][kind] for seed in seeds.values()]
                 cells.append("/".join(f"{statistics.fmean(column):.4f}" for column in zip(*values, strict=True)))
-            print(f"{candidate:16} n={len(content['seeds'])}  " + "  ".join(cells))
+            print(f"{candidate:16} n={len(seeds)}  " + "  ".join(cells))
     if store is not None:
         write_result(
-            store,
-            title=f"Candidates for the recipe after {iterations:,} iterations: Dice and 95HD on the validation scans",
-            command=f"python studies/recipe.py run DATA OUT --iterations {iterations}, then table OUT",
+            store.stem,
+            title="Candidates for the training recipe, one factor each: Dice and 95HD on the validation scans",
+            command="python studies/recipe.py run DATA OUT, then python studies/recipe.py table OUT --store FILE",
             seed=None,
             machine=machine,
-            note="Scores are [Dice, 95HD]; cases hold [Dice, 95HD, ASD]. Seeds are named in the results.",
-            settings={"candidates": CANDIDATES, "average": AVERAGE, "iterations": iterations},
+            note="Scores are [Dice, 95HD]; cases hold [Dice, 95HD, ASD] of the network that was best. The validation "
+            "scans that chose the iteration also judge it. 95HD is in voxels, for hippocampus in millimetres.",
+            settings={"candidates": CANDIDATES, "average": AVERAGE},
             results=found,
+            out=store,
         )
 
 
