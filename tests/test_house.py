@@ -36,8 +36,8 @@ ROOMS = {
     },
     "report": {"data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system", "training"},
     "experiments": {
-        "data", "figures", "gates", "inference", "io", "metrics", "models", "networks", "ops", "report", "system",
-        "training",
+        "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
+        "report", "studies", "system", "training",
     },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {
