@@ -29,7 +29,7 @@ ROOMS = {
     "inference": {"__init__", "data", "figures", "gates", "io", "models", "networks", "nn", "ops", "system"},
     "methods": {"networks", "ops", "system"},
     "training": {"data", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system"},
-    "figures": {"data", "io", "system"},
+    "figures": {"data", "gates", "io", "metrics", "system"},
     "studies": {
         "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system",
         "training",

@@ -1,6 +1,6 @@
-"""Draw the figures of docs/images that show stored results and stored runs: `python tools/figures.py`.
+"""Draw the figures of docs/images that show stored results, stored runs and networks: `python tools/figures.py`.
 
-This needs no network, no scans and no training: `benchmarks/results` and `studies/runs` hold the numbers.
+This needs no scans and no training: `benchmarks/results`, `studies/runs` and the zoo hold the numbers.
 """
 
 import tempfile
@@ -10,7 +10,11 @@ from typing import Annotated
 import tyro
 from results import RESULTS, ROOT, RUNS
 
+from fheat import create_model, load
 from fheat.cli.main import main as fheat
+from fheat.figures.architecture import architecture_picture
+from fheat.figures.picture import write_pictures
+from fheat.gates.architecture import architecture
 from fheat.report.write import write_report
 from fheat.studies.inside.figures import pictures
 from fheat.studies.inside.record import read_analysis
@@ -28,6 +32,9 @@ ANALYSES = {"analysis": "analysis-la-4-cpu.json", "trained": "analysis-trained-c
 
 def main(out: Annotated[Path, tyro.conf.arg(help="folder")] = ROOT / "docs" / "images") -> None:
     """Write the figures into a folder."""
+    networks = {"fheat-seg": load("la-4"), "light-unetr": create_model("light_unetr")}
+    drawn = [architecture_picture(architecture(model), f"architecture-{name}") for name, model in networks.items()]
+    write_pictures(out, drawn)
     fheat(["simulate", "--from", str(RESULTS / "simulation-cpu.json"), "--out", str(out)])
     for name, file in ANALYSES.items():
         for picture in pictures(read_analysis(RESULTS / file)):

@@ -1,6 +1,6 @@
 """The allocation: where training left global mixing, gate by gate, as a table that prints and exports."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -115,7 +115,11 @@ def allocation(model: nn.Module, shape: Inputs | None = None) -> Allocation:
     called has no grid either.
     """
     inputs = example_inputs(model, shape)
-    calls = None if inputs is None else gate_calls(model, inputs)
+    return allocation_at(model, None if inputs is None else gate_calls(model, inputs))
+
+
+def allocation_at(model: nn.Module, calls: Mapping[str, list[GateCall]] | None) -> Allocation:
+    """Return the table of the gates of a network whose calls, by site, are known already, or not at all."""
     device_type = device_of(model).type
     return Allocation(
         [
