@@ -49,10 +49,11 @@ _STYLE: Any = {
 
 
 class Plot:
-    """Axes to draw on; `svg` has the picture after the `with` block of `plot` has ended."""
+    """Axes to draw on, one for each panel; `svg` has the picture after the `with` block of `plot` has ended."""
 
-    def __init__(self, axes: Any) -> None:
-        self.axes = axes
+    def __init__(self, panels: Sequence[Any]) -> None:
+        self.panels = panels
+        self.axes = panels[0]
         self.svg = ""
 
     def legend(self) -> None:
@@ -63,13 +64,21 @@ class Plot:
 
 
 @contextmanager
-def plot(name: str, words: str) -> Iterator[Plot]:
-    """Yield a `Plot`. `name` is unique in the page; `words` describe the plot for readers who cannot see it."""
+def plot(name: str, words: str, *, panels: int = 1, size: tuple[float, float] = (4.8, 3.0)) -> Iterator[Plot]:
+    """Yield a `Plot`.
+
+    Args:
+        name: name of the picture, unique in the page.
+        words: what the plot shows, for readers who cannot see it.
+        panels: number of axes side by side.
+        size: width and height in inches.
+    """
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 10]))
+        figure, axes = plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)
+        for each in axes[0]:
+            each.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 5, 10]))
         try:
-            drawing = Plot(axes)
+            drawing = Plot(axes[0])
             yield drawing
             content = StringIO()
             figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})

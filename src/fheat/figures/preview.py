@@ -16,7 +16,8 @@ PLANES = (
     ("axial", 2, ("left", "right")),
 )
 """Name of each plane, the axis across it, and the sides of the patient at its left and right edge."""
-_PREDICTED_COLOUR, _REFERENCE_COLOUR = "#ff9d2e", "#35c9ff"
+PREDICTED_COLOUR, REFERENCE_COLOUR = "#ff9d2e", "#35c9ff"
+"""Colours of the contours of a prediction and of its reference."""
 
 
 def preview_png(image: Volume, mask: Volume, names: Sequence[str] = ()) -> bytes:
@@ -69,14 +70,15 @@ def contour_pngs(image: Volume, predicted: Volume, reference: Volume) -> list[tu
         axes.set_axis_off()
         section = voxels.take(place, axis).T
         axes.imshow(section, "gray", origin="lower", vmin=low, vmax=high, aspect="auto")
-        _draw_contours(axes, true.data.take(place, axis).T, _REFERENCE_COLOUR)
-        _draw_contours(axes, mask.data.take(place, axis).T, _PREDICTED_COLOUR)
+        draw_contours(axes, true.data.take(place, axis).T, REFERENCE_COLOUR)
+        draw_contours(axes, mask.data.take(place, axis).T, PREDICTED_COLOUR)
         words = f"{name} plane {place}, the patient's {first} at its left edge and {last} at its right"
         pictures.append((words, png_bytes(canvas)))
     return pictures
 
 
-def _draw_contours(axes: Any, section: Any, colour: str) -> None:
+def draw_contours(axes: Any, section: Any, colour: str) -> None:
+    """Draw the contour of every label in a section; none where a label fills the section or the section is a line."""
     for value in np.unique(section):
         if value and min(section.shape) > 1 and not (section == value).all():
             axes.contour(section == value, [0.5], colors=[colour], linewidths=1.3)

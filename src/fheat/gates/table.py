@@ -65,6 +65,17 @@ def state_of(gate: FractionalHeat) -> State:
     return "retired" if gate.retired else "closed" if gate.closed else "open"
 
 
+def closed_from(iterations: Sequence[int], strengths: Sequence[float]) -> int | None:
+    """Return the first iteration from which the strength of a gate is 0 to the end, or None if it ends open."""
+    closed = None
+    for iteration, strength in zip(iterations, strengths, strict=True):
+        if strength != 0:
+            closed = None
+        elif closed is None:
+            closed = iteration
+    return closed
+
+
 @dataclass(frozen=True)
 class GateRow:
     """One gate: its site, the grid and channels of its input, its parameters, its state and its cost."""

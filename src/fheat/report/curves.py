@@ -13,6 +13,7 @@ import numpy as np
 
 from fheat.figures.page import QUIET, figure
 from fheat.figures.plots import Mark, colours, draw_marks, gate_styles, plain, plot, plt
+from fheat.figures.strengths import closing_words, draw_closings, draw_gates
 from fheat.gates.table import Allocation
 from fheat.training.runs import RunHistory
 
@@ -77,11 +78,7 @@ def validation(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 
 def strengths(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of D of every gate."""
-    closed = {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
-    open_ = [f"{site} with D = {history.steps[-1][f'D.{site}']:.4f}" for site in history.sites if site not in closed]
-    caption = f"Strength D of every gate. {len(closed)} of {len(history.sites)} closed for good"
-    caption += ": " + ", ".join(f"{site} at iteration {at:,}" for site, at in closed.items()) if closed else ""
-    caption += f". Open: {', '.join(open_)}." if open_ else ". None is open."
+    caption = closing_words(history.iterations, {site: history.column(f"D.{site}") for site in history.sites})
     return _over_iterations(history, "D", "strength D", caption, marks)
 
 
@@ -97,12 +94,12 @@ def orders(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 
 def _over_iterations(history: RunHistory, what: str, label: str, caption: str, marks: Sequence[Mark]) -> str:
     """Return the figure of D or alpha; a cross on the axis marks where a gate closed for good."""
+    values = {site: history.column(f"{what}.{site}") for site in history.sites}
+    closed_at = {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
     with plot(what, caption) as drawing:
-        for site, style in gate_styles(history.sites, history.survivors).items():
-            values = [value if isfinite(value) else float("nan") for value in history.column(f"{what}.{site}")]
-            drawing.axes.plot(history.iterations, values, **style)
-            if what == "D" and (at := history.closed_at(site)) is not None:
-                drawing.axes.plot([at], [0], "x", color=style["color"], zorder=4, clip_on=False)
+        draw_gates(drawing.axes, history.iterations, values, closed_at)
+        if what == "D":
+            draw_closings(drawing.axes, closed_at.values())
         drawing.axes.set(xlabel="iteration", ylabel=label)
         drawing.legend()
         draw_marks(drawing.axes, marks)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fheat.gates.table import closed_from
 from fheat.models.card import Card
 from fheat.models.folder import MANIFEST, load
 from fheat.system.errors import BadInput
@@ -90,13 +91,7 @@ class RunHistory:
 
     def closed_at(self, site: str) -> int | None:
         """Return the first logged iteration from which a gate is closed to the end, or None for an open gate."""
-        closed = None
-        for iteration, strength in zip(self.iterations, self.column(f"D.{site}"), strict=True):
-            if strength != 0:
-                closed = None
-            elif closed is None:
-                closed = iteration
-        return closed
+        return closed_from(self.iterations, self.column(f"D.{site}"))
 
     @property
     def survivors(self) -> list[str]:
