@@ -49,8 +49,8 @@ def test_minutes_of_a_run(tmp_path):
     assert run_minutes(brats, plan, "cuda") / run_minutes(row, plan, "cuda") == pytest.approx(96**3 / (112 * 112 * 80))
     supervised = item("table4").row("la-all/fheat-seg")
     assert run_minutes(supervised, plan, "cpu") / run_minutes(row, plan, "cpu") == pytest.approx(3 / 10)
-    assert run_minutes(item("table4").row("la-all/transbts"), plan, "cuda") is None
-    assert run_minutes(item("table2").row("la-4/bcp"), plan, "cuda") is None
+    assert run_minutes(row.model_copy(update={"network": "not_there"}), plan, "cuda") is None
+    assert run_minutes(row.model_copy(update={"method": "not_there"}), plan, "cuda") is None
 
 
 def test_own_speed_wins_over_the_stored_one(tmp_path):

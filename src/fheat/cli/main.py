@@ -20,6 +20,7 @@ VERBS: Final = {
     "train": "train a network on a dataset, with few labels or with all",
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
+    "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
     "report": "write what a run did and what it left on one HTML page",
     "bench": "time operator, training step, window and scan side by side with other networks",
     "allocation": "show what training decided about each gate of models and runs, and how they work inside",

@@ -43,9 +43,9 @@ class Tiny:
     labels: int = 2
 
     def options(self, network: str) -> dict[str, Any]:
-        """Return a batch that the norms of a network can be trained with, and its smallest options."""
+        """Return a batch that the norms of a network can be trained with, few batches to probe, and small options."""
         has_batch_norm = network.startswith("light_unetr")
-        return {"data.batch": 2 if has_batch_norm else 1, **_SMALLEST.get(network, {})}
+        return {"data.batch": 2 if has_batch_norm else 1, "research.probe_batches": 2, **_SMALLEST.get(network, {})}
 
 
 @dataclass(frozen=True)
