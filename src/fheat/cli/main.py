@@ -18,6 +18,7 @@ VERBS: Final = {
     "models": "list the networks with their parameters and multiply-adds, and the trained models of the zoo",
     "data": "check a dataset, prepare a public one, or make phantoms",
     "train": "train a network on a dataset, with few labels or with all",
+    "sweep": "train and score many networks, each once, and compare them in a table",
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",

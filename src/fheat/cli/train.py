@@ -2,10 +2,9 @@
 
 import io
 import json
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from fheat.inference.predictor import usable_device
 from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
+from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
 from fheat.training.run_folder import RunFolder
 from fheat.training.settings import TrainSettings
@@ -32,7 +32,6 @@ from fheat.training.trainer import Stopped, Trainer
 
 SECONDS_BETWEEN_LINES = 60.0
 """Time between two lines of a run without a terminal."""
-EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         # A launcher passes on what the terminal has sent already, and ends the others when one process has failed.
         if group.size == 1 and (received or not trainers):
-            raise KeyboardInterrupt(EXIT[signal.Signals(number)])  # asked twice, or with nothing to save: do not wait
+            raise KeyboardInterrupt(exit_code(number))  # asked twice, or with nothing to save: do not wait
         received.append(number)
         for trainer in trainers:
             trainer.stop(number)
 
-    with _handling(stop):
+    with handling(stop):
         options, settings = group.together(lambda: _settings(arguments))
         group.lead(lambda: _check_device(options.device))
         screen = _Screen(settings)
@@ -107,19 +106,9 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 again = f"{program()} train --resume --out {options.out}"
                 reached = f"stopped and saved at iteration {stopped.iteration}"
                 print(f"fheat: {reached}; go on with '{again}'", file=sys.stderr)
-            raise SystemExit(EXIT[signal.Signals(stopped.reason)]) from None
+            raise SystemExit(exit_code(stopped.reason)) from None
     if group.rank == 0:
         _report(options, finished)
-
-
-@contextmanager
-def _handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous = {number: signal.signal(number, stop) for number in EXIT}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
@@ -215,16 +204,9 @@ class _Screen:
             self._live.update(picture(look))
         elif not self._console.is_terminal and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            print(standing(look), file=sys.stderr, flush=True)
+            print(look.standing(), file=sys.stderr, flush=True)
 
 
 def picture(look: Look) -> Text:
     """Return where the run stands, and a bar for how far each gate is open."""
-    return Text("\n".join([standing(look), *gate_bars(look.gates, full=1.0)]))
-
-
-def standing(look: Look) -> str:
-    """Return where the run stands in one line."""
-    losses = "  ".join(f"{name} {value:.3f}" for name, value in look.losses.items())
-    best = "" if look.best is None else f"  best Dice {look.best:.4f}"
-    return f"{look.iteration:,} of {look.iterations:,}  {look.per_second:.1f} it/s  {losses}{best}"
+    return Text("\n".join([look.standing(), *gate_bars(look.gates, full=1.0)]))

@@ -191,7 +191,7 @@ def score(
     model: Path, settings: TrainSettings, scoring: Scoring, *, device: str | None = None, progress: Progress = silent
 ) -> Table:
     """Segment the scans of a split with a saved network and return the scores of every case and class."""
-    cases = _with_labels(settings.data.folder, scoring.split)
+    cases = cases_to_score(settings.data.folder, scoring.split)
     stride = scoring.stride or settings.validation.stride
     windows = None if stride is None else Windows(settings.data.patch_size, stride)
     predictor = Predictor(model, windows=windows, largest_component=scoring.largest_component, device=device)
@@ -248,7 +248,8 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
     )
 
 
-def _with_labels(folder: str, split: str) -> tuple[Case, ...]:
+def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
+    """Return the scans of a split of a dataset, or raise `BadInput` where it has none."""
     dataset = open_dataset(folder)
     cases = dataset.split(split)
     if not cases:

@@ -31,6 +31,12 @@ class Look:
     gates: Mapping[str, float]
     best: float | None
 
+    def standing(self) -> str:
+        """Return where the run stands in one line."""
+        losses = "  ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        best = "" if self.best is None else f"  best Dice {self.best:.4f}"
+        return f"{self.iteration:,} of {self.iterations:,}  {self.per_second:.1f} it/s  {losses}{best}"
+
 
 class Numbers(Observer):
     """Emits losses, gates and speed, gives hopeless runs up, and shows a `Look` to whoever watches.

@@ -92,14 +92,19 @@ def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> Tra
     return make_settings(_merged(read_toml(path), overrides or {}), path)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a settings file by section; one of the flat form before sections is converted."""
+def load_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file as it is, or raise `BadInput`."""
     try:
-        content = tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a settings file by section; one of the flat form before sections is converted."""
+    content = load_toml(path)
     try:
         return from_flat(content) if is_flat(content) else content
     except ValueError as error:

@@ -1,0 +1,171 @@
+"""The table of a sweep: what each run has different, what came out of it, and which is the best."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fheat.experiments.engine import Failure
+from fheat.experiments.planned import Outcome, PlannedRun
+from fheat.experiments.sweep import Sweep, word
+from fheat.experiments.worker import claims_of, look_of
+from fheat.metrics.statistics import moments
+from fheat.metrics.table import number
+from fheat.system.claims import holder
+from fheat.system.files import write_file
+from fheat.system.text import aligned
+
+CSV, MARKDOWN = "sweep.csv", "sweep.md"
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One run: its state, the settings in which it differs from others, and its scores once it is done."""
+
+    run: str
+    state: str
+    varied: Mapping[str, str]
+    """Value of each setting that differs between runs, as a word; `-` where the run does not have it."""
+    dice: float | None = None
+    """Mean Dice over all cases and classes."""
+    hd95: float | None = None
+    """Mean 95 % Hausdorff distance over those cases and classes in which it is defined."""
+    defined: int = 0
+    """Number of cases and classes in which distances are defined."""
+    scores: int = 0
+    """Number of cases and classes."""
+    unit: str = ""
+    """Unit of the distance."""
+    best_validation: float | None = None
+    survivors: tuple[str, ...] | None = None
+    """Gates that are open at the end; None for a run that is not done or a network without gates."""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """All runs of a sweep in their order; it prints, and it is written as CSV and Markdown."""
+
+    rows: tuple[SweepRow, ...]
+
+    @property
+    def best_dice(self) -> str | None:
+        """Name of the run with the highest Dice."""
+        done = [(row.dice, row.run) for row in self.rows if row.dice is not None]
+        return max(done, key=lambda one: one[0])[1] if done else None
+
+    @property
+    def best_hd95(self) -> str | None:
+        """Name of the run with the lowest 95HD; means over different cases are not compared, so all must have one."""
+        done = [(row.hd95, row.run) for row in self.rows if row.hd95 is not None and row.defined == row.scores]
+        return min(done, key=lambda one: one[0])[1] if done else None
+
+    def cells(self) -> list[list[str]]:
+        """Return the table as text, its head first; the best Dice and the best 95HD have a star."""
+        varied = list(self.rows[0].varied)
+        unit = next((f" {row.unit}" for row in self.rows if row.unit), "")
+        head = ["run", *varied, "Dice", f"95HD{unit}", "survivors", "state"]
+        return [head, *(self._cells(row) for row in self.rows)]
+
+    def _cells(self, row: SweepRow) -> list[str]:
+        dice = number(row.dice) + (" *" if row.run == self.best_dice else "")
+        distance = "-" if row.hd95 is None else f"{row.hd95:.2f}" + (" *" if row.run == self.best_hd95 else "")
+        if row.defined < row.scores:
+            distance += f" (n {row.defined} of {row.scores})"
+        survivors = "-" if row.survivors is None else " ".join(row.survivors) or "none"
+        return [row.run, *row.varied.values(), dice, distance, survivors, row.state]
+
+    def __str__(self) -> str:
+        return aligned(self.cells())
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown."""
+        head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in self.cells()]
+        lines = [head, ["---"] * len(head), *rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n\\* the best of the runs that are done.\n"
+
+    def to_csv(self) -> str:
+        """Return the table as CSV with full numbers; what does not exist is an empty cell."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(self.to_json()[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "survivors": " ".join(row["survivors"] or ())} for row in self.to_json())
+        return text.getvalue()
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return one flat mapping per run."""
+        return [
+            {
+                "run": row.run,
+                "state": row.state,
+                **row.varied,
+                "dice": row.dice,
+                "hd95": row.hd95,
+                "hd95_n": row.defined,
+                "n": row.scores,
+                "unit": row.unit,
+                "best_validation_dice": row.best_validation,
+                "survivors": None if row.survivors is None else list(row.survivors),
+                "seconds": row.seconds,
+            }
+            for row in self.rows
+        ]
+
+    def write(self, folder: Path) -> None:
+        """Write sweep.csv and sweep.md."""
+        write_file(folder / CSV, self.to_csv().encode())
+        write_file(folder / MARKDOWN, self.to_markdown().encode())
+
+
+def sweep_table(sweep: Sweep, folder: Path, failures: Sequence[Failure] = ()) -> SweepTable:
+    """Return what a folder of runs says about the runs of a sweep now."""
+    varied = sweep.varied
+    failed = {failure.name for failure in failures}
+    return SweepTable(
+        tuple(
+            _row(
+                run,
+                folder,
+                {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()},
+                failed=run.name in failed,
+            )
+            for run in sweep.runs
+        )
+    )
+
+
+def _row(run: PlannedRun, folder: Path, varied: Mapping[str, str], *, failed: bool) -> SweepRow:
+    outcome = run.outcome(folder)
+    if outcome is None:
+        return SweepRow(run.name, "failed" if failed else _state(run, folder), varied)
+    table = run.scores(folder)
+    dice = moments([row.scores.dice for row in table.rows])
+    distances = moments([row.scores.hd95 for row in table.rows if row.scores.hd95 is not None])
+    return SweepRow(
+        run.name,
+        "done",
+        varied,
+        dice=dice.mean,
+        hd95=distances.mean,
+        defined=distances.n,
+        scores=len(table.rows),
+        unit=table.unit,
+        best_validation=outcome.best,
+        survivors=_survivors(outcome),
+        seconds=outcome.seconds,
+    )
+
+
+def _survivors(outcome: Outcome) -> tuple[str, ...] | None:
+    return tuple(outcome.survivors) if outcome.gates else None
+
+
+def _state(run: PlannedRun, folder: Path) -> str:
+    owner = holder(claims_of(run, folder))
+    if owner is None:
+        return run.state(folder)
+    look = look_of(owner)
+    how_far = "" if look is None else f", {look.iteration:,} of {look.iterations:,}"
+    return f"running on {owner.host}{how_far}"

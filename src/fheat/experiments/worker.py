@@ -1,0 +1,205 @@
+"""The work on one run of many: claim it, do it or go on with it, say how far it is, stop when asked.
+
+    python -m fheat.experiments.worker < job.json
+
+Whoever starts workers, on this machine or on others, hands each a `Job`. A run that another process holds is waited for
+and not done again; one whose worker died goes on from its last checkpoint.
+"""
+
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from fheat.experiments.planned import Outcome, PlannedRun, Scoring, perform
+from fheat.system.claims import Claim, Displaced, Holder, claimed
+from fheat.system.errors import BadInput
+from fheat.system.signals import exit_code, handling
+from fheat.training.observers import Look
+from fheat.training.run_folder import CONFIG
+from fheat.training.settings_sources import make_settings
+from fheat.training.trainer import Observer, Stopped, Trainer
+
+SECONDS_BETWEEN_LINES: Final = 60.0
+"""Time between two lines that a worker prints about its run."""
+
+
+class Job(BaseModel):
+    """What a worker must know to do a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    key: str
+    settings: dict[str, Any]
+    scoring: Scoring
+    folder: str
+    """Folder of all runs."""
+    here: str
+    """Folder that relative paths start from."""
+    device: str | None = None
+    threads: int | None = None
+    """Number of threads that torch uses, as many as it likes if None."""
+
+    @classmethod
+    def of(cls, run: PlannedRun, folder: Path, *, device: str | None, threads: int | None) -> Self:
+        """Return the job to do a run in a folder of runs."""
+        return cls(
+            name=run.name,
+            key=run.key,
+            settings=run.settings.model_dump(mode="json"),
+            scoring=run.scoring,
+            folder=str(folder),
+            here=str(Path.cwd()),
+            device=device,
+            threads=threads,
+        )
+
+    def run(self) -> PlannedRun:
+        """Return the run, or raise `BadInput` where the scans are not the same on this machine."""
+        run = PlannedRun(self.name, make_settings(self.settings, self.name), self.scoring)
+        if run.key != self.key:
+            reason = "does not hold the scans that the run was planned with"
+            raise BadInput(run.settings.data.folder, reason, "give a dataset that all machines see alike")
+        return run
+
+
+class Wish(Observer):
+    """The wish that a worker stops: heard while scans are read, and after an iteration, when the state is saved."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """The signal that asks to stop, 0 for none."""
+        self.training = False
+        """Whether there is something to save."""
+
+    def begin(self, trainer: Trainer) -> None:
+        """Take note that training begins."""
+        self.training = True
+
+    def before(self, trainer: Trainer) -> None:
+        """Pass the wish on to the run."""
+        if self.number:
+            trainer.stop(self.number)
+
+    def end(self, trainer: Trainer) -> None:
+        """Stop before the network is scored, if that was asked during the last iteration."""
+        self.training = False
+        self.hear(trainer.done)
+
+    def hear(self, iteration: int = 0) -> None:
+        """Raise `Stopped` if the worker is asked to stop."""
+        if self.number:
+            raise Stopped(iteration, self.number)
+
+
+class _Held(Observer):
+    """Makes sure before every iteration, and before what it writes, that the run is still claimed by this process."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def before(self, trainer: Trainer) -> None:
+        """Raise `Displaced` if it is not."""
+        self._claim.check()
+
+
+def work(job: Job, wish: Wish, beating: Callable[[], None] = lambda: None) -> Outcome:
+    """Do a run, or what is missing of it, once nobody else does, and return its outcome.
+
+    `beating` is called every few seconds by another thread and may express the wish to stop.
+    """
+    with suppress(OSError):  # where that folder is missing, relative paths are too, and are refused by name
+        os.chdir(job.here)
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    run, folder = job.run(), Path(job.folder)
+
+    def wait(owner: Holder | None) -> None:
+        beating()
+        wish.hear()
+
+    while (done := run.outcome(folder)) is None:
+        with suppress(Displaced), claimed(claims_of(run, folder), waiting=wait, beating=beating) as claim:
+            return _perform(run, folder, claim, wish, job.device)
+        _say(run, "was silent for too long, and another worker goes on with it")
+    return done
+
+
+def claims_of(run: PlannedRun, folder: Path) -> Path:
+    """Return where workers claim a run."""
+    return folder / ".claims" / run.folder(folder).name
+
+
+def look_of(holder: Holder | None) -> Look | None:
+    """Return how far the holder of a run is, if it has said so."""
+    return None if holder is None or not holder.note else Look(**holder.note)
+
+
+def _perform(run: PlannedRun, folder: Path, claim: Claim, wish: Wish, device: str | None) -> Outcome:
+    own = run.folder(folder)
+    if own.is_dir() and not (own / CONFIG).exists():
+        for abandoned in own.glob(f".{CONFIG}.*"):  # by a worker that died while it began the run
+            abandoned.unlink()
+    _say(run, f"{'goes on' if (own / CONFIG).exists() else 'begins'} on {platform.node()}, process {os.getpid()}")
+    last = time.monotonic()
+
+    def watch(look: Look) -> None:
+        nonlocal last
+        claim.note = asdict(look)
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            _say(run, look.standing())
+
+    def read(done: int, total: int) -> None:
+        wish.hear()
+
+    outcome = perform(run, folder, device=device, watch=watch, reading=read, observers=[wish, _Held(claim)])
+    _say(run, f"done after {outcome.seconds:.0f} s")
+    return outcome
+
+
+def _say(run: PlannedRun, words: str) -> None:
+    print(f"{run.name}: {words}", flush=True)
+
+
+def main() -> int:
+    """Do the job that standard input describes, and return the exit code of the process."""
+    job = Job.model_validate_json(sys.stdin.buffer.read())
+    wish, parent = Wish(), os.getppid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if wish.number or not wish.training:
+            raise KeyboardInterrupt(exit_code(number))  # asked twice, or with nothing to save: do not wait
+        wish.number = number
+
+    def live_with_parent() -> None:
+        if os.getppid() != parent:
+            wish.number = signal.SIGTERM
+
+    try:
+        with handling(stop):
+            work(job, wish, live_with_parent)
+    except Stopped as stopped:
+        print(f"{job.name}: stopped and saved at iteration {stopped.iteration}", flush=True)
+        return exit_code(stopped.reason)
+    except KeyboardInterrupt as interrupt:
+        print(f"{job.name}: stopped", flush=True)
+        return int(interrupt.args[0]) if interrupt.args else exit_code(signal.SIGINT)
+    except BadInput as error:
+        print(error, flush=True)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Claims: work that several processes may want, on one machine or on many that share a folder, has one owner.
+
+    with claimed(Path("claims/run-7")) as claim:
+        ...                                     # nobody else is in such a block for this folder
+        claim.note = {"iteration": 40}          # whoever looks at `holder` sees it
+        claim.check()                           # raises `Displaced` if this process was taken for dead
+
+A claim is a file with a number as its name, and the highest number is the owner's. Its owner writes it anew every few
+seconds: it beats. A claim whose process is gone, or that did not beat for `patience` seconds, is dead, and the one who
+creates the next number owns the work from then on; only one process can create a file. Clocks of different machines are
+never compared: who waits measures with its own clock for how long a file stayed the same. An owner that was only
+suspended finds a higher number when it wakes up.
+"""
+
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fheat.system.files import write_file
+
+BEAT: Final = 5.0
+"""Seconds between two beats of a claim."""
+PATIENCE: Final = 60.0
+"""Seconds without a beat after which a claim is dead, where its process cannot be looked at."""
+
+
+class Displaced(Exception):  # noqa: N818 - it says what happened to the owner
+    """The claim of this process was taken over by another one, which does the work now."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a claim says about its owner."""
+
+    token: str
+    host: str
+    pid: int
+    process: str | None
+    """Machine and start of the process, by which others on that machine know it; None where that cannot be read."""
+    beat: int = 0
+    released: bool = False
+    """Whether the owner has given the work back."""
+    note: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever the owner wants others to know, such as how far it is."""
+
+    def gone(self) -> bool:
+        """Return whether the owner gave the work back, or was a process of this machine that no longer runs."""
+        if self.released:
+            return True
+        here, _, started = (self.process or "").rpartition(" ")
+        return bool(here) and here == _this_machine() and started != _start_of(self.pid)
+
+
+class Claim:
+    """A claim of this process; made by `claimed`."""
+
+    def __init__(self, path: Path, me: Holder, patience: float) -> None:
+        self.note: Mapping[str, Any] = {}
+        self._path, self._me, self._patience = path, me, patience
+        self._confirmed = time.monotonic()
+        self._lost = False
+        self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Raise `Displaced` if another process has taken the work over; looks at the folder only if it must.
+
+        As long as the claim beats, nobody takes it over. After a pause the folder is asked.
+        """
+        if time.monotonic() - self._confirmed > self._patience / 2:
+            self.beat()
+        if self._lost:
+            raise Displaced(f"{self._path.parent}: another process has taken this over")
+
+    def beat(self, *, released: bool = False) -> None:
+        """Show that the owner lives, and find out whether it still is the owner."""
+        with self._lock:
+            if self._lost:
+                return
+            begun = time.monotonic()
+            self._me = replace(self._me, beat=self._me.beat + 1, note=dict(self.note), released=released)
+            _write(self._path, self._me)
+            if _newest(self._path.parent) != self._path:
+                self._path.unlink(missing_ok=True)
+                self._lost = True
+            else:
+                self._confirmed = begun
+
+
+@contextmanager
+def claimed(
+    folder: Path,
+    *,
+    waiting: Callable[[Holder | None], None] = lambda holder: None,
+    beating: Callable[[], None] = lambda: None,
+    every: float = BEAT,
+    patience: float = PATIENCE,
+) -> Iterator[Claim]:
+    """Wait until the work that a folder stands for has no living owner, and own it while the body runs.
+
+    Args:
+        folder: where the claims are; created if needed, and shared by all who might want the work.
+        waiting: called again and again while another process owns the work; it may raise.
+        beating: called after every beat, by another thread.
+        every: seconds between beats.
+        patience: seconds without a beat after which an owner is dead.
+    """
+    claim = _take(folder, waiting, patience, min(every / 5, 1.0))
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(every):
+            with suppress(OSError):  # a shared folder may be away for a while; `check` finds out if that mattered
+                claim.beat()
+            beating()
+
+    thread = threading.Thread(target=live, name="claim", daemon=True)
+    thread.start()
+    try:
+        yield claim
+    finally:
+        over.set()
+        thread.join()
+        with suppress(OSError):
+            claim.beat(released=True)
+
+
+def holder(folder: Path) -> Holder | None:
+    """Return who owns the work now, None if nobody does; a silent owner on another machine is taken for alive."""
+    path = _newest(folder)
+    found = None if path is None else _read(path)[1]
+    return None if found is None or found.gone() else found
+
+
+def _take(folder: Path, waiting: Callable[[Holder | None], None], patience: float, pause: float) -> Claim:
+    folder.mkdir(parents=True, exist_ok=True)
+    me = Holder(secrets.token_hex(8), platform.node(), os.getpid(), _own_process())
+    seen, since = b"", time.monotonic()
+    while True:
+        newest = _newest(folder)
+        content, owner = (b"", None) if newest is None else _read(newest)
+        if content != seen:
+            seen, since = content, time.monotonic()
+        silent = time.monotonic() - since > patience
+        if newest is None or silent or (owner is not None and owner.gone()):
+            path = folder / f"{0 if newest is None else int(newest.name) + 1}"
+            with suppress(FileExistsError):
+                with open(path, "xb") as file:
+                    file.write(_content(me))
+                if _newest(folder) == path:
+                    for stale in _claims(folder):
+                        if stale != path:
+                            stale.unlink(missing_ok=True)
+                    return Claim(path, me, patience)
+                path.unlink(missing_ok=True)  # others were faster by more than one number
+        else:
+            waiting(owner)
+            time.sleep(pause)
+
+
+def _claims(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+
+
+def _newest(folder: Path) -> Path | None:
+    return max(_claims(folder), key=lambda path: int(path.name), default=None)
+
+
+def _read(path: Path) -> tuple[bytes, Holder | None]:
+    """Return the content of a claim, which changes with every beat, and what it says if it is written completely."""
+    try:
+        content = path.read_bytes()
+        return content, Holder(**json.loads(content))
+    except FileNotFoundError:  # replaced by a higher one
+        return b"", None
+    except (ValueError, TypeError):
+        return content, None
+
+
+def _write(path: Path, me: Holder) -> None:
+    write_file(path, _content(me))
+
+
+def _content(me: Holder) -> bytes:
+    return (json.dumps(asdict(me)) + "\n").encode()
+
+
+def _own_process() -> str | None:
+    machine, started = _this_machine(), _start_of(os.getpid())
+    return None if machine is None or started is None else f"{machine} {started}"
+
+
+def _this_machine() -> str | None:
+    """Return what tells this running system, and the part of it whose process numbers we see, from any other."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process was started, by the kernel's count; None for one that ended or never was."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
