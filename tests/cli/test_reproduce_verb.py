@@ -56,6 +56,7 @@ def test_failed_runs_make_the_exit_code_three(tmp_path, capsys, monkeypatch):
         (["--data", "phantoms"], 2, "--data phantoms and --scale tiny belong together"),
         (["--scale", "tiny", "--data", "la=x", "phantoms"], 2, "belong together"),
         (["--iterations", "1"], 2, "--iterations is 1: at least 2"),
+        (["--parallel", "0"], 2, "--parallel is 0: at least 1"),
         (["--seeds", "-1"], 2, "--seeds takes whole numbers"),
         (["--data", "la=nowhere"], 3, "nowhere: does not exist"),
         (["--data", "lungs=nowhere"], 3, "is no dataset of the paper"),

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from fheat.data.recipes import RECIPES
+from fheat.experiments import all_runs
 from fheat.experiments import reproduce as module
+from fheat.experiments.engine import Failure, RunsWatcher
 from fheat.experiments.overview import footnotes, overview, overview_sheet
 from fheat.experiments.phantoms import regions_of
 from fheat.experiments.plan import Plan, missing_parts, plan_row
 from fheat.experiments.planned import perform
 from fheat.experiments.records import ITEMS, datasets, item
-from fheat.experiments.reproduce import as_json, chosen_items, make_plan, reproduce
+from fheat.experiments.reproduce import as_json, chosen_items, make_plan, reproduce, to_do
 from fheat.gates.cost import cost
 from fheat.networks.registry import create_model
 from fheat.training.trainer import Observer, Stopped
@@ -40,10 +42,24 @@ def plan(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(plan):
-    said = []
-    found = {one.item.name: one for one in reproduce(small_items(), plan=plan, say=said.append)}
-    assert any("begins, run 1 of" in line for line in said)
+    heard, wanted = Heard(), to_do(small_items(), plan)
+    found = {one.item.name: one for one in reproduce(small_items(), plan=plan, watcher=heard)}
+    assert heard.begun == list(heard.ended) == [run.name for run in wanted]
+    assert to_do(small_items(), plan) == []
     return found
+
+
+class Heard(RunsWatcher):
+    """Remembers the runs that began, and how those that ended did."""
+
+    def __init__(self):
+        self.begun, self.ended = [], {}
+
+    def begins(self, name):
+        self.begun.append(name)
+
+    def ends(self, name, end):
+        self.ended[name] = end
 
 
 def numbers(shown, name):
@@ -131,9 +147,9 @@ def test_dynamics_attention_and_open_points_are_measured(shown, plan):
 
 def test_what_is_done_is_not_done_again(shown, plan):
     written = {path: path.stat().st_mtime_ns for path in plan.runs.glob("*/outcome.json")}
-    said = []
-    again = reproduce(["table1", "table6", "fig3"], plan=plan, say=said.append)
-    assert said == []
+    heard = Heard()
+    again = reproduce(["table1", "table6", "fig3"], plan=plan, watcher=heard)
+    assert not heard.begun
     assert {path: path.stat().st_mtime_ns for path in plan.runs.glob("*/outcome.json")} == written
     for one in again:
         assert one.presented.numbers == shown[one.item.name].presented.numbers
@@ -142,10 +158,9 @@ def test_what_is_done_is_not_done_again(shown, plan):
 def test_an_edited_record_is_run_again(shown, plan):
     (one,) = chosen_items(["table6"], ["la-4/kan-rate-doubled"])
     edited = one.rows[0].model_copy(update={"options": {"optimiser.rational": 0.2}})
-    said = []
-    (found,) = reproduce([one.model_copy(update={"rows": (edited,)})], plan=plan, say=said.append)
-    assert "begins, run 1 of 1" in said[0]
-    assert "done in" in said[1]
+    heard = Heard()
+    (found,) = reproduce([one.model_copy(update={"rows": (edited,)})], plan=plan, watcher=heard)
+    assert heard.begun == ["la-2-cse-fheat_seg-rational-0.2-seed-0"]
     before = next(result for result in shown["table6"].results if result.name == "la-4/kan-rate-doubled")
     assert found.results[0].outcomes[0].key != before.outcomes[0].key
 
@@ -162,17 +177,33 @@ def test_an_interrupted_run_goes_on(plan):
     with pytest.raises(Stopped):
         perform(run, again.runs, device="cpu", observers=[StopAtOnce()])
     assert overview([one], again)[0].state == "not run yet"
-    said = []
-    (found,) = reproduce([one], plan=again, say=said.append)
-    assert said[0] == f"{run.name}: goes on, run 1 of 1"
+    assert run.state(again.runs) == "interrupted"
+    (found,) = reproduce([one], plan=again)
     assert found.results[0].state == "done"
+    lines = (run.folder(again.runs) / "log.jsonl").read_text().splitlines()
+    assert [line["iteration"] for line in map(json.loads, lines) if "total" in line] == [1, 2]
+
+
+def test_workers_are_asked_where_runs_are_to_be_parallel(plan, tmp_path, monkeypatch):
+    asked = []
+
+    def run_all(runs, folder, engine, watcher):
+        asked.append(([run.name for run in runs], folder, len(engine._free)))
+        return [Failure(run.name, "no memory") for run in runs]
+
+    monkeypatch.setattr(all_runs, "run_all", run_all)
+    there = Plan(plan.data, tmp_path, tiny=plan.tiny, device="cpu")
+    (found,) = reproduce(chosen_items(["table2"], ["la-4/fheat-seg"]), plan=there, parallel=3)
+    assert asked == [(["la-2-cse-fheat_seg-seed-0"], tmp_path / "runs", 3)]
+    assert found.failures == {"la-4/fheat-seg, seed 0": "no memory"}
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(plan):
     (one,) = chosen_items(["table6"], ["la-4/dec1-only", "la-4/fheat-seg"])
     rows = [row.model_copy(update={"options": {"network.gates": "enc9"}}) if row.options else row for row in one.rows]
-    said = []
-    (found,) = reproduce([one.model_copy(update={"rows": tuple(rows)})], plan=plan, say=said.append)
+    heard = Heard()
+    (found,) = reproduce([one.model_copy(update={"rows": tuple(rows)})], plan=plan, watcher=heard)
+    assert [type(end) for end in heard.ended.values()] == [Failure]
     states = {result.plan.row.system: result.state for result in found.results}
     assert states["fheat-seg"] == "done"
     assert states["dec1-only"].startswith("not run yet; seed 0 failed: network: gates names unknown sites enc9")

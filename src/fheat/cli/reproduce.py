@@ -12,6 +12,7 @@ import tyro
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import parse
 from fheat.system.errors import BadInput
+from fheat.system.signals import exit_code
 
 if TYPE_CHECKING:
     from fheat.experiments.plan import Plan
@@ -50,8 +51,10 @@ class Reproduce:
     """Number of iterations of every run; by default the 16,000 of the paper. Shortened runs are other runs."""
     scale: Literal["full", "tiny"] = "full"
     """tiny runs everything in minutes on synthetic scans (--data phantoms); the numbers then mean nothing."""
+    parallel: int | None = None
+    """Number of runs at once on each GPU, or on the CPU; by default 1."""
     device: str | None = None
-    """cpu or cuda; a GPU where there is one."""
+    """cpu, cuda for all GPUs, or cuda:1; GPUs where there are any."""
     list: bool = False
     """Show the state and the cost of every item, and run nothing."""
     json: bool = False
@@ -92,6 +95,8 @@ def _check(options: Reproduce) -> None:
         raise UsageError("--data phantoms and --scale tiny belong together, without other data: give both or neither")
     if options.iterations is not None and options.iterations < 2:
         raise UsageError(f"--iterations is {options.iterations}: at least 2")
+    if options.parallel is not None and options.parallel < 1:
+        raise UsageError(f"--parallel is {options.parallel}: at least 1")
     if any(not 0 <= seed < 2**63 for seed in options.seeds):
         raise UsageError("--seeds takes whole numbers from 0 to 2^63 - 1")
 
@@ -107,9 +112,17 @@ def _list(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
 
 
 def _reproduce(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
-    from fheat.experiments.reproduce import as_json, reproduce
+    from fheat.cli.run_screen import run_screen
+    from fheat.experiments.engine import Interrupted
+    from fheat.experiments.reproduce import as_json, reproduce, to_do
 
-    shown = reproduce(items, plan=plan, say=lambda words: print(words, file=sys.stderr, flush=True))
+    parallel = options.parallel or (1 if plan.tiny is None else None)  # a process of its own is too long for a tiny run
+    try:
+        with run_screen(len(to_do(items, plan))) as watcher:
+            shown = reproduce(items, plan=plan, parallel=parallel, watcher=watcher)
+    except Interrupted as interrupted:
+        print("fheat: stopped; runs that were going on are saved, and the same command goes on", file=sys.stderr)
+        raise SystemExit(exit_code(interrupted.number)) from None
     if options.json:
         print(as_json(shown))
     else:
@@ -117,7 +130,7 @@ def _reproduce(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
             print(f"{one}\n\nwrote {', '.join(map(str, one.files))}\n")
         print(f"next: {program()} report {plan.runs}/NAME-KEY shows a run on one page")
     failed = {name: reason for one in shown for name, reason in one.failures.items()}
+    for name, reason in failed.items():
+        print(f"failed {name}: {reason}", file=sys.stderr)
     if failed:
-        for name, reason in failed.items():
-            print(f"failed {name}: {reason}", file=sys.stderr)
         raise BadInput(plan.runs, f"{len(failed)} runs failed", "see the lines above for each")

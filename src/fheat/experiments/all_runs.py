@@ -1,11 +1,12 @@
-"""Doing many runs: what is done is kept, what was interrupted goes on, and what fails does not stop the others."""
+"""Doing many runs, in this process or by workers: what is done is kept, and what fails does not stop the others."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from fheat.experiments.planned import PlannedRun, perform
+from fheat.experiments.engine import Failure, RunsWatcher, run_all
+from fheat.experiments.local import Local
+from fheat.experiments.planned import Outcome, PlannedRun, perform
 from fheat.system.errors import BadInput
-from fheat.system.progress import progress_bar
 from fheat.training.observers import Look
 
 
@@ -13,29 +14,44 @@ def do_runs(
     runs: Iterable[PlannedRun],
     folder: Path,
     *,
+    parallel: int | None = None,
     device: str | None = None,
-    say: Callable[[str], None] = lambda words: None,
+    watcher: RunsWatcher | None = None,
 ) -> dict[str, str]:
-    """Do every run that is not done yet, one after the other, and return the reason of each that failed, by its name.
+    """Do every run that is not done yet, and return the reason of each that failed, by its name.
 
-    Runs of one name are the same run and are done once. `say` gets a line when a run begins, ends or fails.
+    Args:
+        runs: the runs; those of one name are the same run and are done once.
+        folder: folder of all runs.
+        parallel: number of workers on each GPU, or on the CPU, see `fheat.experiments.engine`. By default runs are
+            done one after the other in this process, which knows networks and methods that were registered in it.
+        device: `cpu` or `cuda`; GPUs where there are any.
+        watcher: hears what becomes of each run.
     """
-    missing = {run.name: run for run in runs if run.outcome(folder) is None}
-    failures: dict[str, str] = {}
-    for number, (name, run) in enumerate(missing.items(), start=1):
-        begun = "goes on" if run.state(folder) == "interrupted" else "begins"
-        say(f"{name}: {begun}, run {number} of {len(missing)}")
-        try:
-            with progress_bar(name) as show:
+    watcher = watcher or RunsWatcher()
+    missing = missing_runs(runs, folder)
+    if parallel is None:
+        ends = [_done_here(run, folder, device, watcher) for run in missing]
+    else:
+        ends = run_all(missing, folder, Local(parallel=parallel, device=device), watcher)
+    return {end.name: end.reason for end in ends if isinstance(end, Failure)}
 
-                def watch(look: Look) -> None:
-                    show(look.iteration, look.iterations)
 
-                outcome = perform(run, folder, device=device, watch=watch)
-        except BadInput as error:
-            failures[name] = str(error)
-            say(f"{name}: failed: {error}")
-        else:
-            best = "" if outcome.best is None else f", best validation Dice {outcome.best:.4f}"
-            say(f"{name}: done in {outcome.seconds:.0f} s{best}")
-    return failures
+def missing_runs(runs: Iterable[PlannedRun], folder: Path) -> list[PlannedRun]:
+    """Return those of several runs that are not done yet, each once."""
+    by_name = {run.name: run for run in runs}
+    return [run for run in by_name.values() if run.outcome(folder) is None]
+
+
+def _done_here(run: PlannedRun, folder: Path, device: str | None, watcher: RunsWatcher) -> Outcome | Failure:
+    def watch(look: Look) -> None:
+        watcher.stands(run.name, look)
+
+    watcher.begins(run.name)
+    end: Outcome | Failure
+    try:
+        end = perform(run, folder, device=device, watch=watch)
+    except BadInput as error:
+        end = Failure(run.name, str(error))
+    watcher.ends(run.name, end)
+    return end

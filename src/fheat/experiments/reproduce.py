@@ -8,17 +8,19 @@ what was measured without training, and each item has its Markdown, its CSV and 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fheat.experiments.all_runs import do_runs
+from fheat.experiments.all_runs import do_runs, missing_runs
+from fheat.experiments.engine import RunsWatcher
 from fheat.experiments.items import present
 from fheat.experiments.items.presented import Presented
 from fheat.experiments.locations import locate
 from fheat.experiments.phantoms import paper_phantoms
 from fheat.experiments.plan import Plan, RowPlan, Tiny, plan_row
+from fheat.experiments.planned import PlannedRun
 from fheat.experiments.records import ITEMS, Item, Row
 from fheat.experiments.records import item as item_named
 from fheat.experiments.results import RowResult, row_result
@@ -32,7 +34,6 @@ from fheat.system.settings import nearest
 PHANTOMS: Final = "phantoms"
 """What is given as data for synthetic scans."""
 Scale = Literal["full", "tiny"]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def reproduce(
     names: Iterable[str | Item] = (),
     *,
     rows: Sequence[str] = (),
-    say: Say = lambda words: None,
+    parallel: int | None = None,
+    watcher: RunsWatcher | None = None,
     plan: Plan | None = None,
     **options: Any,
 ) -> list[Reproduced]:
@@ -136,17 +138,30 @@ def reproduce(
     Args:
         names: names of items such as table2, or items of your own; all of the paper if none.
         rows: rows to restrict them to, see `chosen_items`.
-        say: gets a line when a run begins and ends.
+        parallel: number of workers on each GPU, or on the CPU; by default runs are done in this process.
+        watcher: hears what becomes of each run.
         plan: a plan of `make_plan`; or give its arguments as `options`.
 
     A run that fails is named in the state of its row, and the others go on.
     """
     plan = make_plan(**options) if plan is None else plan
     items = chosen_items(names, rows)
-    plans = {one.name: [plan_row(row, plan) for row in one.rows] for one in items}
-    runs = [run for of_item in plans.values() for one in of_item for run in one.runs]
-    failures = do_runs(runs, plan.runs, device=plan.device, say=say)
+    plans = _planned(items, plan)
+    failures = do_runs(_all_runs(plans), plan.runs, parallel=parallel, device=plan.device, watcher=watcher)
     return [_reproduced(one, plans[one.name], plan, failures) for one in items]
+
+
+def to_do(items: Iterable[Item], plan: Plan) -> list[PlannedRun]:
+    """Return the runs of the items that can be done and are not done yet."""
+    return missing_runs(_all_runs(_planned(items, plan)), plan.runs)
+
+
+def _planned(items: Iterable[Item], plan: Plan) -> dict[str, list[RowPlan]]:
+    return {one.name: [plan_row(row, plan) for row in one.rows] for one in items}
+
+
+def _all_runs(plans: Mapping[str, Sequence[RowPlan]]) -> list[PlannedRun]:
+    return [run for of_item in plans.values() for one in of_item for run in one.runs]
 
 
 def _words(row: Row) -> set[str]:
