@@ -16,9 +16,11 @@ def scans(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _tiny(tmp_path_factory):
-    with tiny_network(tmp_path_factory.mktemp("site")):
-        yield
+def site(tmp_path_factory):
+    """The folder in which other processes find the network `tiny`."""
+    folder = tmp_path_factory.mktemp("site")
+    with tiny_network(folder):
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -226,8 +226,8 @@ def test_processes_are_killed_and_stopped_without_harm(folder, planned, tmp_path
         run_all([short, long], tmp_path, Local(parallel=2, device="cpu"))
     assert interrupted.value.number == signal.SIGTERM
     said = (tmp_path / "long.log").read_text().splitlines()
-    assert said[0].startswith("long: begins on ")
-    assert said[1].startswith("long: goes on on ")
+    assert said[0].startswith("long: begins: ")
+    assert said[1].startswith("long: goes on: ")
     assert said[2].startswith("long: stopped and saved at iteration ")
     done = logged(long, tmp_path)
     assert done == list(range(1, done[-1] + 1))

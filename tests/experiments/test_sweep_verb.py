@@ -104,7 +104,7 @@ def test_failed_runs_are_named_with_their_reason_and_the_others_are_kept(sweep, 
     assert code == 3
     assert re.search(r"^seed-0 .* failed$", out, re.M)
     assert re.search(r"^seed-1 .* done$", out, re.M)
-    assert "failed seed-0: stopped at iteration 1\n" in err
+    assert "failed seed-0: stopped at iteration 1; see " in err
     assert err.endswith("runs: 1 of 2 runs failed; see the lines above for each\n")
 
 
@@ -130,7 +130,9 @@ def test_a_signal_saves_everything_and_the_same_command_goes_on(sweep, sweep_fil
     ("words", "code", "says"),
     [
         (["--parallel", "0"], 2, "parallel=0 is too few"),
+        (["--address", "auto"], 2, "--address is that of a Ray cluster: add --engine ray"),
         (["--device", "nonsense"], 2, "device 'nonsense' is unknown"),
+        (["--engine", "cloud"], 2, "--engine"),
         (["--out", "{file}"], 3, "is a file"),
     ],
 )

@@ -2,22 +2,24 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import parse
-from fheat.inference.folder import FolderWatcher, SegmentedScan, Workload
+from fheat.cli.options import given, parse
+from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
+from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
-from fheat.models.folder import MANIFEST, WEIGHTS
-from fheat.models.zoo import zoo_names
+from fheat.models.folder import MANIFEST, WEIGHTS, read_manifest
+from fheat.models.zoo import find_folder, zoo_names
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
 
@@ -34,6 +36,8 @@ class Predict:
     Example: fheat predict la-4 scan.nii.gz masks
 
     Example: fheat predict demo/model patient/series-3 masks --format seg
+
+    Example: fheat predict la-4 cohort masks --engine ray --parallel 2
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -70,6 +74,12 @@ class Predict:
     """Leave out ID.png, which shows the contour on three planes."""
     overwrite: bool = False
     """Replace masks that exist already, instead of keeping them."""
+    engine: Literal["local", "ray"] = "local"
+    """Segment one scan after the other here, or many at once on a Ray cluster whose machines share INPUT and OUT."""
+    parallel: int | None = None
+    """With --engine ray, number of workers on each GPU, or on the processors of each machine; by default 1."""
+    address: str | None = None
+    """Address of the Ray cluster; by default the one that this machine is part of, else one that is started here."""
     json: bool = False
     """Print run.json instead of a line per scan."""
 
@@ -78,17 +88,9 @@ def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Predict, "predict", arguments)
     _check_order(options)
-    predictor = _predictor(options)
-    watcher = _Watcher() if options.json else _Printer(predictor.card.title or options.model, predictor.card.data)
+    _check_engine(options)
     try:
-        record = predictor.segment_folder(
-            options.input,
-            options.out,
-            mask_format=options.format,
-            preview=options.preview,
-            overwrite=options.overwrite,
-            watcher=watcher,
-        )
+        record = _record(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if record.kept:
@@ -99,6 +101,34 @@ def run(arguments: Sequence[str]) -> None:
         raise BadInput(
             options.input, f"{len(record.refused)} of {record.scans} scans refused", "see the lines above for each"
         )
+
+
+def _record(options: Predict) -> PredictionRecord:
+    """Segment the scans here or on a cluster."""
+    card = read_manifest(find_folder(options.model)).card
+    watcher = _Watcher() if options.json else _Printer(card.title or options.model, card.data)
+    if options.engine == "ray":
+        with redirect_stdout(sys.stderr):  # on which Ray prints its remarks
+            return predict_on_ray(
+                partial(_predictor, options),
+                options.input,
+                options.out,
+                parallel=options.parallel,
+                device=options.device,
+                address=options.address,
+                mask_format=options.format,
+                preview=options.preview,
+                overwrite=options.overwrite,
+                watcher=watcher,
+            )
+    return _predictor(options).segment_folder(
+        options.input,
+        options.out,
+        mask_format=options.format,
+        preview=options.preview,
+        overwrite=options.overwrite,
+        watcher=watcher,
+    )
 
 
 class _Watcher(FolderWatcher):
@@ -120,6 +150,7 @@ class _Printer(_Watcher):
 
     def __init__(self, model: str, data: str) -> None:
         self._model: str | None = f"model: {model} ({data or 'data not stated'})"
+        self._out = sys.stdout
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
@@ -133,23 +164,32 @@ class _Printer(_Watcher):
     def segmented(self, scan: SegmentedScan) -> None:
         """Print the scan with the volume of every class."""
         if self._model is not None:
-            print(self._model)
+            print(self._model, file=self._out)
             self._model = None
         shape = "x".join(map(str, scan.shape))
         volumes = ", ".join(f"{name} {millilitres:.1f} ml" for name, millilitres in scan.millilitres.items())
-        print(f"{scan.id}  {shape}  {volumes}  {scan.seconds:.1f} s  {scan.mask}", flush=True)
+        print(f"{scan.id}  {shape}  {volumes}  {scan.seconds:.1f} s  {scan.mask}", file=self._out, flush=True)
 
 
 def _check_order(options: Predict) -> None:
     """Refuse a scan, or a folder beside a model, in the place of the model: the order was mistaken."""
-    given, other = Path(options.model), options.input
-    is_scan = given.is_file() and given.name not in (MANIFEST, WEIGHTS)
-    swapped = given.is_dir() and not (given / MANIFEST).exists()
+    model, other = Path(options.model), options.input
+    is_scan = model.is_file() and model.name not in (MANIFEST, WEIGHTS)
+    swapped = model.is_dir() and not (model / MANIFEST).exists()
     if is_scan or (swapped and ((other / MANIFEST).exists() or str(other) in zoo_names())):
-        raise BadInput(given, "is no model folder", f"give the model first: {program()} predict MODEL INPUT OUT")
+        raise BadInput(model, "is no model folder", f"give the model first: {program()} predict MODEL INPUT OUT")
 
 
-def _predictor(options: Predict) -> Predictor:
+def _check_engine(options: Predict) -> None:
+    """Refuse what makes sense on a cluster only, and too few workers."""
+    said = given(options, "parallel", "address")
+    if said and options.engine != "ray":
+        raise UsageError(f"{said[0]} is for a Ray cluster: add --engine ray")
+    if options.parallel is not None and options.parallel < 1:
+        raise UsageError(f"parallel={options.parallel} is too few: give 1 or more")
+
+
+def _predictor(options: Predict, *, device: str | None = None) -> Predictor:
     windows = PRESETS[options.preset] if options.preset not in (None, "fast") else None
     try:
         predictor = Predictor(
@@ -159,7 +199,7 @@ def _predictor(options: Predict) -> Predictor:
             batch=options.batch,
             flips=options.flips,
             largest_component=options.largest_component,
-            device=options.device,
+            device=device or options.device,
             runtime=options.runtime,
             precision=options.precision,
         )

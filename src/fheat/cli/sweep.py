@@ -3,9 +3,10 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -35,11 +36,15 @@ class Sweep:
     """
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """TOML file that plans the runs; with the tables that are described above."""
+    """TOML file that plans the runs; see docs/cluster.md."""
     out: Path = Path("runs")
     """Folder for all runs."""
     parallel: int | None = None
     """Number of runs at once on each GPU, or on the CPU of each machine; by default 1."""
+    engine: Literal["local", "ray"] = "local"
+    """Where runs are done: on this machine, or on a Ray cluster whose machines share --out and the data."""
+    address: str | None = None
+    """Address of the Ray cluster; by default the one that this machine is part of, else one that is started here."""
     device: str | None = None
     """cpu, cuda for all GPUs, or cuda:1; GPUs where there are any."""
     list: bool = False
@@ -64,7 +69,7 @@ def run(arguments: Sequence[str]) -> None:
         return
     engine = _engine(options)
     try:
-        with run_screen(len(sweep.runs)) as watcher:
+        with run_screen(len(sweep.runs)) as watcher, redirect_stdout(sys.stderr):  # on which Ray prints its remarks
             ends = run_all(sweep.runs, options.out, engine, watcher)
     except Interrupted as interrupted:
         table = sweep_table(sweep, options.out)
@@ -89,8 +94,13 @@ def run(arguments: Sequence[str]) -> None:
 
 def _engine(options: Sweep) -> "Engine":
     from fheat.experiments.local import Local
+    from fheat.experiments.on_ray import OnRay
     from fheat.inference.predictor import usable_device
 
+    if options.engine == "ray":
+        return OnRay(parallel=options.parallel, device=options.device, address=options.address)
+    if options.address is not None:
+        raise UsageError("--address is that of a Ray cluster: add --engine ray")
     if options.device is not None:
         try:
             usable_device(options.device)

@@ -25,6 +25,8 @@ from fheat.training.observers import Look
 
 SECONDS_BETWEEN_LOOKS: Final = BEAT / 2
 """Time between two looks at how far the workers are."""
+LONGEST_REASON: Final = 300
+"""Number of characters of a reason that are kept."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ def run_all(
     return [ends[run.name] for run in runs]
 
 
+def log_of(name: str, folder: Path) -> Path:
+    """Return where the workers of a run write what they say."""
+    return folder / f"{name}.log"
+
+
 def _ends(
     runs: Mapping[str, PlannedRun], folder: Path, engine: Engine, watcher: RunsWatcher, received: Sequence[int]
 ) -> Iterator[tuple[str, Outcome | Failure]]:
@@ -132,7 +139,10 @@ def _end(run: PlannedRun, folder: Path, reason: str | None) -> Outcome | Failure
         done = run.outcome(folder)
     except BadInput as error:
         return Failure(run.name, str(error))
-    return Failure(run.name, reason or "ended without an outcome") if done is None else done
+    if done is not None:
+        return done
+    words = " ".join((reason or "ended without an outcome").split())[:LONGEST_REASON]
+    return Failure(run.name, f"{words}; see {log_of(run.name, folder)}")
 
 
 @contextmanager

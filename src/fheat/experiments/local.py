@@ -12,12 +12,9 @@ from typing import Self
 
 import torch
 
-from fheat.experiments.engine import Engine
+from fheat.experiments.engine import Engine, log_of
 from fheat.experiments.planned import PlannedRun
 from fheat.experiments.worker import Job
-
-LONGEST_REASON = 300
-"""Number of characters of a reason that are kept."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Local(Engine):
 
     def _start(self, run: PlannedRun, folder: Path, place: Place) -> None:
         job = Job.of(run, folder, device=place.device, threads=self.threads)
-        path = folder / f"{run.name}.log"
+        path = log_of(run.name, folder)
         with open(path, "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fheat.experiments.worker"],
@@ -110,12 +107,11 @@ class Local(Engine):
             return None
         if code < 0:
             killed = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
-            return f"its process was ended by {signal.Signals(-code).name}{killed}; see {working.log}"
+            return f"its process was ended by {signal.Signals(-code).name}{killed}"
         with open(working.log, "rb") as file:
             file.seek(working.said_before)
             said = file.read().decode(errors="replace").strip().splitlines()
-        last = said[-1].strip() if said else "its process said nothing"
-        return f"{last[:LONGEST_REASON]}; see {working.log}"
+        return said[-1] if said else "its process said nothing"
 
 
 def places(device: str | None, parallel: int) -> list[Place]:

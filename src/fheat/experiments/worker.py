@@ -150,7 +150,7 @@ def _perform(run: PlannedRun, folder: Path, claim: Claim, wish: Wish, device: st
     if own.is_dir() and not (own / CONFIG).exists():
         for abandoned in own.glob(f".{CONFIG}.*"):  # by a worker that died while it began the run
             abandoned.unlink()
-    _say(run, f"{'goes on' if (own / CONFIG).exists() else 'begins'} on {platform.node()}, process {os.getpid()}")
+    _say(run, f"{'goes on' if (own / CONFIG).exists() else 'begins'}: {platform.node()}, process {os.getpid()}")
     last = time.monotonic()
 
     def watch(look: Look) -> None:

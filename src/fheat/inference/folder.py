@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain, count
@@ -91,6 +91,18 @@ class PredictionRecord:
         return json.dumps({"format": 1, **asdict(self)}, indent=1) + "\n"
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A scan that was not segmented: refused for a reason, or kept, without one, because it had a mask already."""
+
+    id: str
+    reason: str | None = None
+
+
+Result = SegmentedScan | LeftOut
+"""What becomes of a scan."""
+
+
 class FolderWatcher:
     """Hears what becomes of each scan of a folder while it happens; every method does nothing here."""
 
@@ -135,32 +147,44 @@ def predict_folder(
     `target`, or run-2.json, ... where that exists, also where the run is interrupted. Raises `BadInput` where no scan
     can be read or a mask would replace a scan, and `ValueError` for DICOM SEG without DICOM.
     """
-    watcher = watcher or FolderWatcher()
-    masks = _Masks(Path(target), mask_format, overwrite=overwrite, preview=preview)
+    heard = watcher or FolderWatcher()
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview)
     cases = scans_at(source)
     masks.check(source, cases)
-    record = _new_record(predictor, source)
-    try:
-        for case in cases:
-            if masks.path(case).exists() and not overwrite:
-                record.kept.append(case.id)
-                continue
-            try:
-                scan = _segment(case, predictor, masks, watcher)
-            except (BadInput, ValueError, RuntimeError, MemoryError) as error:
-                record.refused[case.id] = _reason(case, error)
-                watcher.refused(case.id, record.refused[case.id])
-                continue
-            record.cases.append(scan)
-            watcher.segmented(scan)
-        record.complete = True
-    finally:
-        write_file(masks.record_path(), record.text().encode())
+    record = new_record(predictor, source)
+    fill_record(record, cases, masks, (attempt(case, predictor, masks, heard) for case in cases), heard)
     return record
 
 
+def fill_record(
+    record: PredictionRecord,
+    cases: Sequence[Case],
+    masks: "Masks",
+    results: Iterable[Result],
+    watcher: FolderWatcher,
+) -> None:
+    """Enter what became of each case, in the order of the cases, and write the record, also after an interruption."""
+    try:
+        for result in results:
+            if isinstance(result, SegmentedScan):
+                record.cases.append(result)
+                watcher.segmented(result)
+            elif result.reason is None:
+                record.kept.append(result.id)
+            else:
+                record.refused[result.id] = result.reason
+                watcher.refused(result.id, result.reason)
+        record.complete = True
+    finally:
+        place = {case.id: number for number, case in enumerate(cases)}
+        record.cases.sort(key=lambda scan: place[scan.id])
+        record.kept.sort(key=place.__getitem__)
+        record.refused = dict(sorted(record.refused.items(), key=lambda refusal: place[refusal[0]]))
+        write_file(masks.record_path(), record.text().encode())
+
+
 @dataclass(frozen=True)
-class _Masks:
+class Masks:
     """Where masks, previews and the record are written, and whether they may replace older ones."""
 
     folder: Path
@@ -169,7 +193,12 @@ class _Masks:
     preview: bool
 
     def path(self, case: Case) -> Path:
+        """Return the file of the mask of a scan."""
         return self.folder / f"{case.id}{'.dcm' if self.format == 'seg' else '.nii.gz'}"
+
+    def keeps(self, case: Case) -> bool:
+        """Return whether the scan has a mask that is not replaced."""
+        return not self.overwrite and self.path(case).exists()
 
     def check(self, source: str | Path, cases: Sequence[Case]) -> None:
         """Refuse before the first scan what would fail after it, then create the folder."""
@@ -208,7 +237,17 @@ class _Masks:
             raise BadInput(case.images[0], "its name is too long for a mask beside it", "rename it") from None
 
 
-def _segment(case: Case, predictor: Predictor, masks: _Masks, watcher: FolderWatcher) -> SegmentedScan:
+def attempt(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher) -> Result:
+    """Segment one scan, unless its mask is kept, and say what became of it."""
+    if masks.keeps(case):
+        return LeftOut(case.id)
+    try:
+        return _segment(case, predictor, masks, watcher)
+    except (BadInput, ValueError, RuntimeError, MemoryError) as error:
+        return LeftOut(case.id, _reason(case, error))
+
+
+def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher) -> SegmentedScan:
     """Read, segment and write one scan."""
     begin = time.perf_counter()
     source = read_dicom(case.images[0]) if case.images[0].is_dir() else read_image(case)
@@ -262,7 +301,7 @@ def _millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str
     return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in classes.items()}
 
 
-def _new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
+def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
     """Return the record of a run that has not segmented anything yet."""
     folder = None if predictor.source is None else find_folder(predictor.source)
     return PredictionRecord(

@@ -1,0 +1,102 @@
+"""Ray clusters: connect to one or start one, and share the GPUs and processors of its machines among workers.
+
+Ray (https://www.ray.io) is optional: `pip install "fheat[cluster]"`. Every machine of a cluster needs fheat itself,
+and the folders with scans and results under the same path.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import floor
+from typing import Any, Final
+
+from fheat.system.errors import BadInput
+
+Ray = Any
+"""The module `ray`, which has no types here because it need not be installed."""
+OBJECT_STORE: Final = 100 * 2**20
+"""Bytes that Ray keeps for objects on a machine where we start it; what we send is small."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each of `workers` workers gets: a part of a GPU or none, processors, and the name of its device."""
+
+    device: str
+    gpus: float
+    cpus: float
+    workers: int
+
+    @property
+    def threads(self) -> int:
+        """Number of threads for a worker: one per processor, and at least one."""
+        return max(1, floor(self.cpus))
+
+    def resources(self) -> dict[str, float]:
+        """Return the resources of a worker, as Ray names them."""
+        return {"num_gpus": self.gpus, "num_cpus": self.cpus}
+
+
+@contextmanager
+def cluster(address: str | None = None) -> Iterator[Ray]:
+    """Connect to a cluster while the body runs, and yield the module `ray`.
+
+    Without an address it is the cluster that this process is connected to already, else the one that this machine is
+    part of (or `RAY_ADDRESS` names), else a new one of this machine alone. Raises `BadInput` where there is none.
+    """
+    ray = _import()
+    if ray.is_initialized() and address is None:
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing about a run is reported to anyone
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=address or "auto", **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        if address is not None:
+            reason = f"no Ray cluster answers ({str(error).strip().splitlines()[0]})"
+            raise BadInput(address, reason, "start one with 'ray start --head'") from None
+        ray.init("local", include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def share_of(machines: Sequence[Mapping[str, float]], parallel: int, device: str | None) -> Share:
+    """Return what a worker gets, with `parallel` of them on each GPU, or on the processors of each machine.
+
+    `machines` has the resources of each, as Ray names them. The smallest machine decides how many processors a worker
+    gets, so larger ones may have more workers on their processors.
+    """
+    with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
+    kind = (device or ("cuda" if with_gpus else "cpu")).partition(":")[0]
+    if kind == "cuda":
+        if not with_gpus:
+            raise BadInput("cluster", "has no GPU", "leave out --device cuda, or add a machine with one")
+        cpus = _whole(min(machine.get("CPU", 0) / (machine["GPU"] * parallel) for machine in with_gpus))
+        return Share("cuda", 1 / parallel, cpus, parallel * int(sum(machine["GPU"] for machine in with_gpus)))
+    working = [machine["CPU"] for machine in machines if machine.get("CPU", 0) > 0]
+    if not working:
+        raise BadInput("cluster", "has no processor for workers", "start workers with 'ray start --address ...'")
+    cpus = _whole(min(working) / parallel)
+    return Share(kind, 0, cpus, sum(floor(count / cpus + 1e-6) for count in working))
+
+
+def machines_of(ray: Ray) -> list[dict[str, float]]:
+    """Return the resources of each machine that is part of the cluster now."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _whole(cpus: float) -> float:
+    """Round down to whole processors, of which a worker has several; less than one stays as it is."""
+    return float(floor(cpus)) if cpus >= 1 else cpus
+
+
+def _import() -> Ray:
+    try:
+        import ray
+    except ImportError:
+        raise BadInput("ray", "is not installed", 'pip install "fheat[cluster]"') from None
+    return ray

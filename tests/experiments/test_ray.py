@@ -1,0 +1,145 @@
+"""A Ray cluster of two workers on this machine: the same weights and masks as without it, also when a worker is killed.
+
+One cluster serves all tests of this file. Its workers are ended by SIGKILL, which leaves them no time for anything.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fheat import Card, create_model, save
+from fheat.cli.main import main
+from fheat.data.phantom import phantom
+from fheat.experiments.engine import Interrupted, run_all
+from fheat.experiments.on_ray import OnRay
+from fheat.experiments.planned import Outcome, perform
+from fheat.experiments.worker import claims_of
+from fheat.io import write_nifti
+from fheat.system.claims import holder
+from tests.experiments.test_engine import logged, weights
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def two_workers(site):
+    """A cluster with two processors; workers find the network `tiny` by the environment that it is started in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, **options)
+        yield
+        ray.shutdown()
+
+
+def when(happened, do):
+    """Do something in another thread, once something has happened."""
+
+    def wait():
+        until = time.monotonic() + 120
+        while not (found := happened()):
+            if time.monotonic() > until:
+                return
+            time.sleep(0.01)
+        do(found)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def worker_of(run, folder, *, beyond=0):
+    """Return the process that trains a run, once it has logged an iteration beyond the given one, else None."""
+    log = run.folder(folder) / "log.jsonl"
+    owner = holder(claims_of(run, folder))
+    begun = log.exists() and log.stat().st_size > 0 and max(logged(run, folder), default=0) > beyond
+    return owner.pid if owner is not None and begun else None
+
+
+def test_six_runs_are_those_without_ray_though_a_worker_is_killed(two_workers, planned, tmp_path):
+    """The killed worker's run goes on elsewhere from its checkpoint; every run is done once and logged once."""
+    long = planned("long", iterations=120, checkpoint_every=20)
+    runs = [long, *(planned(f"seed-{seed}", seed=seed) for seed in range(1, 6))]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for run in runs:
+        perform(run, alone, device="cpu")
+    killed = []
+
+    def kill(pid):
+        killed.append(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    when(lambda: worker_of(long, together, beyond=20), kill)
+    ends = run_all(runs, together, OnRay(parallel=2, device="cpu"))
+    assert [end.name for end in ends if isinstance(end, Outcome)] == [run.name for run in runs]
+    assert len(killed) == 1
+    for run in runs:
+        assert weights(run, together) == weights(run, alone)
+        assert logged(run, together) == logged(run, alone)
+        begun = [line for line in (together / f"{run.name}.log").read_text().splitlines() if ", process " in line]
+        assert [line.split(": ")[1] for line in begun] == ["begins", *(["goes on"] if run is long else [])]
+    assert f"process {killed[0]}" in (together / "long.log").read_text().splitlines()[0]
+
+
+def test_a_signal_saves_the_runs_of_all_workers(two_workers, planned, tmp_path):
+    runs = [planned(f"long-{seed}", seed=seed, iterations=100_000, validate_every=100_000) for seed in (1, 2, 3)]
+    when(lambda: worker_of(runs[0], tmp_path), lambda pid: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run_all(runs, tmp_path, OnRay(parallel=2, device="cpu"))
+    done = logged(runs[0], tmp_path)
+    assert f"stopped at iteration {done[-1]}\n" in (tmp_path / "long-1.log").read_text()
+    assert (runs[0].folder(tmp_path) / "checkpoints" / f"step-{done[-1]:08d}").is_dir()
+    assert runs[2].state(tmp_path) == "not run yet"
+    assert [path.name for path in (tmp_path / ".claims").glob("stop-*")] == []
+
+
+def test_masks_and_record_are_those_without_ray_though_a_worker_is_killed(two_workers, site, tmp_path, capsys):
+    """A worker is killed while it segments; its scans are done by the other one, and each is recorded once."""
+    card = Card(classes=("background", "chamber"), preprocessing={"intensity": {"kind": "zscore"}})
+    model = save(create_model("tiny", patch_size=(16, 16, 16)), tmp_path / "model", card)
+    for seed in range(6):
+        write_nifti(phantom(seed, (64, 64, 48)).image, tmp_path / "scans" / f"case{seed}.nii.gz")
+    (tmp_path / "scans" / "bad.nii.gz").write_bytes(b"no scan")
+    words = ["predict", str(model), str(tmp_path / "scans"), "--no-preview", "--json", "--runtime", "torch"]
+    words += ["--device", "cpu"]
+    assert main([*words, str(tmp_path / "alone")]) == 3
+    alone = json.loads(capsys.readouterr().out)
+    out = tmp_path / "together"
+    killed = []
+
+    def kill(pids):
+        killed.append(pids[0])
+        os.kill(pids[0], signal.SIGKILL)
+
+    when(lambda: list(out.glob("*.nii.gz")) and processes("ray::_Worker.segment", site), kill)
+    assert main([*words, str(out), "--engine", "ray", "--parallel", "2"]) == 3
+    together = json.loads(capsys.readouterr().out)
+    assert len(killed) == 1
+    assert comparable(together) == comparable(alone)
+    assert [case["id"] for case in together["cases"]] == [f"case{seed}" for seed in range(6)]
+    for case in alone["cases"]:
+        assert (out / f"{case['id']}.nii.gz").read_bytes() == (tmp_path / "alone" / f"{case['id']}.nii.gz").read_bytes()
+    assert main([*words, str(out), "--engine", "ray"]) == 3
+    again = json.loads(capsys.readouterr().out)
+    assert (again["cases"], again["kept"]) == ([], [f"case{seed}" for seed in range(6)])
+
+
+def processes(title, site):
+    """Return the workers of our cluster that do something now: those that were told where the network `tiny` is."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "cmdline").read_text().startswith(title) and str(site) in (folder / "environ").read_text():
+                found.append(int(folder.name))
+    return found
+
+
+def comparable(record):
+    """Return a record without what differs from process to process."""
+    own = ("mask", "seconds", "memory_bound_bytes", "memory_parts_bytes")
+    cases = [{key: value for key, value in case.items() if key not in own} for case in record["cases"]]
+    return record | {"cases": cases}
