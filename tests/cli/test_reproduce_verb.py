@@ -45,7 +45,7 @@ def test_failed_runs_make_the_exit_code_three(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr()
     assert "not run yet; seed 0 failed: it diverged" in printed.out
     assert "failed la-4/fheat-seg, seed 0: it diverged" in printed.err
-    assert "1 runs failed" in printed.err
+    assert "1 run failed" in printed.err
 
 
 @pytest.mark.parametrize(

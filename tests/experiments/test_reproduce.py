@@ -141,6 +141,7 @@ def test_dynamics_attention_and_open_points_are_measured(shown, plan):
     starts = [last[f"la-4/{name}", "alpha of dec1, seed 0"].ours.mean for name in ("fheat-seg", "unbounded-alpha")]
     assert starts == pytest.approx([0.3715, 0.3715], abs=0.005)  # two iterations away from the same start
     assert ("la-4/all-closed", "alpha of dec1, seed 0") not in last
+    assert len(list(plan.runs.glob("*/order-gradients.json"))) == 2
     assert numbers(shown, "fig3")["", "sum D^2 at one gate"].ours.mean == pytest.approx(6.35, abs=0.005)
     assert numbers(shown, "fig7")["", "T1gd, ratio"].ours.mean > 0
 
@@ -233,7 +234,7 @@ def test_states_and_costs_of_all_items(shown, plan, tmp_path):
     (absent,) = overview([item("table6").model_copy(update={"rows": rows})], plan)
     assert absent.state == "not available yet (needs network not_there)"
     (mixed,) = overview([item("table6").model_copy(update={"rows": (*item("table6").rows, rows[0])})], plan)
-    assert mixed.state == "done; 1 rows not available yet (needs network not_there)"
+    assert mixed.state == "done; 1 row not available yet (needs network not_there)"
 
 
 def test_rows_are_chosen_by_name_setting_or_system():

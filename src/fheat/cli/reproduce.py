@@ -133,4 +133,5 @@ def _reproduce(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
     for name, reason in failed.items():
         print(f"failed {name}: {reason}", file=sys.stderr)
     if failed:
-        raise BadInput(plan.runs, f"{len(failed)} runs failed", "see the lines above for each")
+        count = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
+        raise BadInput(plan.runs, f"{count} failed", "see the lines above for each")

@@ -103,7 +103,7 @@ def _words(plans: Sequence[RowPlan], runs: int, done: int) -> str:
         parts.append(f"no data for {names}" if runs else f"no data ({names})")
     absent = [one for one in plans if one.needs]
     if absent:
-        rows = "" if len(absent) == len(plans) else f"{len(absent)} rows "
+        rows = "" if len(absent) == len(plans) else f"{len(absent)} row{'s' if len(absent) > 1 else ''} "
         parts.append(f"{rows}not available yet (needs {_needs(absent)})")
     return "; ".join(parts)
 

@@ -66,7 +66,9 @@ class Reproduced:
         }
 
     def __str__(self) -> str:
-        blocks = [self.item.title, *(sheet.text() for sheet in self.presented.sheets)]
+        blocks = [self.item.title]
+        for sheet in self.presented.sheets:
+            blocks += [sheet.text() if sheet.title == self.item.title else f"{sheet.title}\n{sheet.text()}"]
         notes = [f"- {note}" for note in self.presented.notes]
         return "\n\n".join(block for block in (*blocks, "\n".join(notes)) if block)
 
@@ -183,7 +185,9 @@ def _write(shown: Reproduced, out: Path) -> list[Path]:
     item, presented = shown.item, shown.presented
     pictures = write_pictures(out, presented.pictures)
     parts = [f"# {item.title}"]
-    parts += [f"{sheet.title}\n\n{sheet.markdown()}" for sheet in presented.sheets if sheet.rows]
+    for sheet in presented.sheets:
+        parts += [] if sheet.title == item.title else [f"## {sheet.title}"]
+        parts.append(sheet.markdown())
     parts += ["\n".join(f"- {note}" for note in presented.notes)] if presented.notes else []
     parts += [f"![{picture.caption}]({picture.file})" for picture in presented.pictures]
     markdown, numbers = out / f"{item.name}.md", out / f"{item.name}.csv"

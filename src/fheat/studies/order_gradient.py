@@ -31,13 +31,14 @@ from fheat.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class OrderGradient:
-    """dL/dalpha at one open gate: its mean over batches, and the standard error of the mean (None for one batch)."""
+    """dL/dalpha at one open gate: its mean over so many batches, and the standard error of it, None for one batch."""
 
     site: str
     D: float
     alpha: float
     mean: float
     error: float | None
+    batches: int
 
 
 def order_gradients(model: nn.Module, loss_fn: Loss, batches: Sequence[Any]) -> list[OrderGradient]:
@@ -58,7 +59,8 @@ def order_gradients(model: nn.Module, loss_fn: Loss, batches: Sequence[Any]) -> 
         (steepness,) = torch.autograd.grad(alpha, gate.theta)  # type: ignore[arg-type]
         values = [gradients[place] / steepness.item() for gradients in by_batch]
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        found.append(OrderGradient(site, gate.strength.item(), alpha.item(), statistics.fmean(values), error))
+        mean = statistics.fmean(values)
+        found.append(OrderGradient(site, gate.strength.item(), alpha.item(), mean, error, len(values)))
     return found
 
 

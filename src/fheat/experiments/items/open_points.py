@@ -1,8 +1,9 @@
 """Section V: does an unbounded alpha pass 0.9, does the loss pull alpha against its bound, and do gates matter?"""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from fheat.experiments.inside import scored_network
 from fheat.experiments.items import scores
 from fheat.experiments.items.presented import Presented
 from fheat.experiments.plan import Plan
@@ -11,7 +12,10 @@ from fheat.experiments.results import RowResult
 from fheat.experiments.tables import Number, Sheet
 from fheat.metrics.statistics import MeanAndDeviation
 from fheat.studies.order_gradient import OrderGradient, measure_order_gradients
+from fheat.system.errors import BadInput
+from fheat.system.files import write_file
 
+STORED = "order-gradients.json"
 BATCHES = 16
 """Number of batches of two crops that the gradient is averaged over."""
 NOTES = (
@@ -35,7 +39,7 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
                     ("alpha", gradient.alpha, None),
                     ("dL/dalpha", gradient.mean, gradient.error),
                 ):
-                    ours = MeanAndDeviation(mean, error, BATCHES)
+                    ours = MeanAndDeviation(mean, error, gradient.batches)
                     quantity = f"{name} of {gradient.site}, seed {seed}"
                     numbers.append(Number(result.name, quantity, None, ours, *facts))
     head = ("row", "seed", "open gate", "D", "alpha", "dL/dalpha", "standard error", "the loss wants alpha")
@@ -44,13 +48,20 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
 
 
 def _gradients(result: RowResult, plan: Plan, seed: int) -> list[OrderGradient]:
-    """Return the gradient at the open gates of the final network, whose gates the other tables report."""
+    """Return the gradient at the open gates of the final network, measured once and stored in the folder of its run."""
     if not result.outcomes[seed].survivors:
         return []
     run = result.plan.runs[result.plan.seeds.index(seed)]
-    folder = scored_network(result, plan, seed).parent / "final"
-    batches = BATCHES if plan.tiny is None else 2
-    return measure_order_gradients(folder, run.settings, batches=batches, device=plan.device)
+    folder = run.folder(plan.runs)
+    stored = folder / STORED
+    if not stored.is_file():
+        batches = BATCHES if plan.tiny is None else 2
+        found = measure_order_gradients(folder / "final", run.settings, batches=batches, device=plan.device)
+        write_file(stored, (json.dumps([asdict(one) for one in found], indent=1) + "\n").encode())
+    try:
+        return [OrderGradient(**one) for one in json.loads(stored.read_bytes())]
+    except (ValueError, TypeError) as error:
+        raise BadInput(stored, f"is not what was measured ({error})", "delete it, and it is measured again") from None
 
 
 def _cells(gradient: OrderGradient) -> tuple[str, ...]:
