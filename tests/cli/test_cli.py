@@ -80,7 +80,7 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
         (
             ["fly"],
             2,
-            "no verb 'fly': use one of demo, models, data, train, sweep, predict, evaluate, report, bench, allocation",
+            "no verb 'fly': use one of demo, models, data, train, sweep, predict, evaluate, reproduce, report, bench",
         ),
         (["models", "--patch-size", "8", "8", "8"], 2, "patch_size=(8, 8, 8)"),
         (["models", "--in-channels", "0"], 2, "in_channels=0"),

@@ -26,7 +26,7 @@ PATCH = (48, 48, 32)
 METHODS = ("cse", "supervised", "mean_teacher", "ua_mt")
 
 
-def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse"):
+def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse", average=None, **options):
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(60, 56, 40)).astype(np.float32) for _ in range(6)]
@@ -34,13 +34,13 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, me
         images = [np.round(image * levels) / levels for image in images]
     labels = [(image > 0.5).astype(np.uint8) for image in images]
     store = kind(pack_all(images, labels, PATCH), "cuda")
-    model = create_model("fheat_seg", patch_size=PATCH).cuda().train()
+    model = create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
     rule = method_class(method)
     rule = rule(rule.Settings(name=method), Task(PATCH, 2, iterations=iterations)).cuda()
     rule.prepare(model, lambda: model)
     batches = Batches(store, draw((2, 4), (rule.labelled, rule.unlabelled), iterations, 0), PATCH)
     optimiser = AdamW(model, OptimiserSettings(), list(rule.parameters()))
-    return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision)
+    return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision, average=average)
 
 
 def losses(step, count):
@@ -58,6 +58,27 @@ def test_the_captured_iteration_is_the_plain_one(monkeypatch, method):
     assert torch.isfinite(captured).all()
     assert torch.allclose(captured[:6], plain[:6], rtol=2e-2, atol=2e-3)
     assert torch.allclose(captured[:1], plain[:1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"gates": "final_only"}, {"gates": "closed"}, {"alpha": 0.6}])
+def test_constants_of_gates_are_logged_from_a_captured_iteration(options):
+    step = build(8, **options)
+    logged = losses(step, 8)
+    for site, gate in step.gates.items():
+        for name, parameter, value in (("D", gate.delta, gate.strength), ("alpha", gate.theta, gate.alpha)):
+            if parameter is None:
+                assert (logged[:, step.columns.index(f"{name}.{site}")] == value.float()).all()
+
+
+def test_the_average_of_a_captured_iteration_is_the_plain_one(monkeypatch):
+    captured = build(8, average=0.9)
+    losses(captured, 8)
+    monkeypatch.setattr(training_step, "EAGER_ITERATIONS", 99)
+    plain = build(8, average=0.9)
+    losses(plain, 8)
+    for own, other in zip(captured.result.parameters(), plain.result.parameters(), strict=True):
+        assert torch.allclose(own, other, rtol=5e-2, atol=5e-3)
+    assert captured.result is not captured.model
 
 
 @pytest.mark.parametrize("method", METHODS)

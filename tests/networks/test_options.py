@@ -41,6 +41,18 @@ def test_alpha_options(alpha, start):
     assert row.alpha == pytest.approx(start, abs=1e-4)
 
 
+def test_unbounded_alpha_may_start_where_the_bounded_one_does():
+    bounded = allocation(create_model("fheat_seg", patch_size=PATCH))["dec1"].alpha
+    for kind in ("bounded", "softplus"):
+        model = create_model("fheat_seg", patch_size=PATCH, alpha=kind, initial_alpha=bounded)
+        assert all(row.alpha == pytest.approx(bounded, abs=1e-7) for row in allocation(model))
+    model = create_model("fheat_seg_l", patch_size=PATCH, alpha="softplus", initial_alpha=1.4)
+    assert allocation(model)["bottom"].alpha == pytest.approx(1.4, abs=1e-6)
+    for kind, start in (("bounded", 0.9), ("bounded", 0.3), ("softplus", 0.3), ("fixed", 0.5), (0.75, 0.5)):
+        with pytest.raises(ValueError, match="initial_alpha"):
+            create_model("fheat_seg", patch_size=PATCH, alpha=kind, initial_alpha=start)
+
+
 @pytest.mark.parametrize(("alpha", "value"), [("fixed", 0.3715), (0.75, 0.75)])
 def test_fixed_alpha_has_no_theta(alpha, value):
     model = create_model("fheat_seg", patch_size=PATCH, alpha=alpha)

@@ -182,11 +182,12 @@ def _network_options(network: str) -> dict[str, Any]:
     if network not in list_models():
         return {}
     text, types = f"Option of {network}; see docs/networks.md.", option_types(network)
-    return {
-        name: (Annotated[types[name], _argument([], text)], Field(default=default, description=text))
-        for name, default in model_options(network).items()
-        if _printable(default)
-    }
+    options = {}
+    for name, default in model_options(network).items():
+        if _printable(default):
+            off = FieldInfo(annotation=types[name], default=None) if default is None else None
+            options[name] = Annotated[types[name], _argument([], text, off)], Field(default=default, description=text)
+    return options
 
 
 def _printable(default: Any) -> bool:

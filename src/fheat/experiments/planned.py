@@ -43,7 +43,8 @@ from fheat.training.train import begin, finish
 from fheat.training.trainer import Observer
 
 OUTCOME, SCORES = "outcome.json", "scores.json"
-_DECIDES_WHICH_IS_BEST = {"validation.every", "validation.stride"}
+_COUNTS_HERE = frozenset({"validation.every", "validation.stride", "research.probe_at"})
+"""Settings that a run which goes on may change, but which decide which of its networks is the best or what it logs."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -121,7 +122,7 @@ class PlannedRun:
         settings = {
             name: value
             for name, value in flattened(self.settings).items()
-            if value not in (None, False, []) and (name not in MAY_CHANGE or name in _DECIDES_WHICH_IS_BEST)
+            if value not in (None, False, []) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
         facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -97,6 +97,12 @@ def png_picture(name: str, png: bytes, caption: str) -> Picture:
     return Picture(f"{name}.png", caption, planes([(caption, png)], name), png)
 
 
+def picture_of(name: str, html: str) -> Picture:
+    """Return a figure of a page, which holds one plot, as a picture with a name of its own."""
+    body, words = _FIGURE.findall(html)[0]
+    return svg_picture(name, _PLOT.findall(body)[0][0], unescape(words))
+
+
 def write_pictures(folder: Path, drawn: Sequence[Picture]) -> list[Path]:
     """Write the file of every picture into a folder and return the files."""
     for picture in drawn:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.parameterisation import theta_of
 
 SMALLEST_AXIS = 32
 """Smallest number of voxels along an axis of an input or a patch."""
@@ -87,14 +88,22 @@ Gates = Literal["learnable", "closed", "final_only"] | str | Sequence[str]
 Alpha = Literal["bounded", "softplus", "fixed"] | float
 
 
-def build_gates(sites: Sequence[str], gates: Gates, alpha: Alpha) -> dict[str, FractionalHeat]:
+def build_gates(
+    sites: Sequence[str], gates: Gates, alpha: Alpha, initial_alpha: float | None = None
+) -> dict[str, FractionalHeat]:
     """Return one gate per site; the last site is the final decoder stage.
 
     `gates` says which of them learn: `learnable` all of them; `closed` none; `final_only` the last one; a list of sites
     (or their names joined by commas) those. The D of the others is frozen at 0: they are the identity and cost nothing.
+    The order starts at `initial_alpha`, or at that of theta = -2 if it is None: 0.3715 for `bounded` and 0.4269 for
+    `softplus`, which must be told to start elsewhere to be compared from the same start.
     """
     learnable = _learnable_sites(sites, gates)
-    return {site: FractionalHeat(alpha=alpha, strength="relu" if site in learnable else 0.0) for site in sites}
+    theta = -2.0 if initial_alpha is None else theta_of(alpha, initial_alpha)
+    return {
+        site: FractionalHeat(alpha=alpha, strength="relu" if site in learnable else 0.0, initial_theta=theta)
+        for site in sites
+    }
 
 
 def _learnable_sites(sites: Sequence[str], gates: Gates) -> set[str]:

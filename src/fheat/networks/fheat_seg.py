@@ -18,6 +18,7 @@ class FHEATSeg(LightU):
         kan_ratio: number of channels inside the mixer divided by the number outside.
         gates: which gates learn, see `fheat.networks.base.build_gates`.
         alpha: `bounded`, `softplus`, `fixed`, or a number, see `fheat.FractionalHeat`.
+        initial_alpha: order of all gates before training; that of theta = -2 if None.
         dropout: dropout probability at the bottleneck.
 
     Shapes: (N, in, X, Y, Z) -> (N, out, X, Y, Z), any grid of at least 32 voxels per axis.
@@ -34,9 +35,10 @@ class FHEATSeg(LightU):
         kan_ratio: int = 1,
         gates: Gates = "learnable",
         alpha: Alpha = "bounded",
+        initial_alpha: float | None = None,
         dropout: float = 0.3,
     ) -> None:
-        gate_of = build_gates(SITES, gates, alpha)
+        gate_of = build_gates(SITES, gates, alpha, initial_alpha)
 
         def stage(site: str, level: int) -> nn.Module:
             return FHEATStage(WIDTHS[level], DEPTHS[level], gate_of[site], kind=mixer, ratio=kan_ratio)

@@ -26,8 +26,9 @@ class FHEATSegL(LargeU):
         kan_ratio: int = 1,
         gates: Gates = "learnable",
         alpha: Alpha = "bounded",
+        initial_alpha: float | None = None,
     ) -> None:
-        gate_of = build_gates(SITES, gates, alpha)
+        gate_of = build_gates(SITES, gates, alpha, initial_alpha)
 
         def stage(site: str, channels: int) -> nn.Module:
             return FHEATStage(channels, DEPTH, gate_of[site], kind=mixer, ratio=kan_ratio)

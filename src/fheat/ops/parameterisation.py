@@ -57,6 +57,19 @@ def order(kind: str | float, initial_theta: float) -> Order:
     return Order(f"{value:.4g}", _bounded, value)
 
 
+def theta_of(kind: str | float, alpha: float) -> float:
+    """Return the theta at which an order that is trained, `bounded` or `softplus`, has this alpha."""
+    value = checked_number("initial_alpha", alpha)
+    if kind == "bounded" and 0.3 < value < 0.9:
+        return math.log((value - 0.3) / (0.9 - value))
+    if kind == "softplus" and value > 0.3:
+        return _inverse_softplus(value - 0.3)
+    ranges = {"bounded": "between 0.3 and 0.9", "softplus": "above 0.3"}
+    if kind in ranges:
+        raise ValueError(f"initial_alpha={value} is out of range: alpha={kind!r} takes a number {ranges[str(kind)]}")
+    raise ValueError(f"initial_alpha is for alpha 'bounded' or 'softplus', not {kind!r}: leave it out")
+
+
 def strength(kind: str | float) -> Strength:
     """Return the strength of a kind: `relu`, `softplus`, `exp`, or a number >= 0 to freeze it."""
     if kind == "relu":

@@ -9,6 +9,7 @@ from fheat.data.case import Dataset
 from fheat.data.classes import Classes, classes_of
 from fheat.data.store import Size
 from fheat.data.stream import place
+from fheat.gates.gradients import Loss
 from fheat.gates.probe import Others, Probe, probe
 from fheat.methods.base import Batch, Task
 from fheat.methods.supervised import Supervised, SupervisedSettings
@@ -73,15 +74,20 @@ def draw_crops(
     return Batches(store, draws, plan.patch_size).all()
 
 
-def probe_crops(
-    model: nn.Module, crops: list[Batch], classes: Classes, plan: ProbePlan, progress: Progress = silent
-) -> Probe:
-    """Return the pairing of every gate for the supervised loss; raises `ValueError` where it is not finite."""
+def supervised_loss(classes: Classes, plan: ProbePlan) -> Loss:
+    """Return the supervised loss of a network on a batch of crops."""
     task = Task(plan.patch_size, BATCH, len(classes.names), classes.regions)
     method = Supervised(SupervisedSettings(), task)
 
     def loss(network: nn.Module, batch: Batch) -> Tensor:
         return method.losses(network, batch)[method.names[0]]  # type: ignore[arg-type]
 
+    return loss
+
+
+def probe_crops(
+    model: nn.Module, crops: list[Batch], classes: Classes, plan: ProbePlan, progress: Progress = silent
+) -> Probe:
+    """Return the pairing of every gate for the supervised loss; raises `ValueError` where it is not finite."""
     torch.manual_seed(plan.seed)
-    return probe(model, loss, *crops, others=plan.others, progress=progress)
+    return probe(model, supervised_loss(classes, plan), *crops, others=plan.others, progress=progress)

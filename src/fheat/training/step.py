@@ -1,5 +1,7 @@
 """One training iteration as tensor code: take crops, compute losses, update. A GPU captures it once and replays it."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -49,6 +51,7 @@ class Step:
         self.gates = gates_of(model)
         gate_columns = (f"{name}.{site}" for site in self.gates for name in ("D", "alpha"))
         self.columns = (*method.names, "norm", "rate", *gate_columns)
+        self._constants = _constants(self.gates, device)
         self.history = torch.zeros(schedule.iterations, len(self.columns), device=device)
         self._own = [parameter for parameter in method.parameters() if parameter.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -168,8 +171,9 @@ class Step:
         if self.average is not None:
             self.average.follow(self.model, self.iteration)
         values = [*(losses[name].detach().float() for name in self.method.names), norm, factor]
-        for gate in self.gates.values():
-            values += [gate.strength.detach(), gate.alpha.detach()]
+        for site, gate in self.gates.items():
+            values.append(self._constants[f"D.{site}"] if gate.delta is None else gate.strength.detach())
+            values.append(self._constants[f"alpha.{site}"] if gate.theta is None else gate.alpha.detach())
         row = torch.stack([value.to(self.history.device, torch.float32) for value in values])
         self.history.index_copy_(0, self.iteration[None], processes.current().mean(row)[None])
         self.iteration += 1
@@ -184,6 +188,13 @@ class Step:
         for parameter in self._own:
             if parameter.grad is not None:
                 parameter.grad = processes.current().mean(parameter.grad)
+
+
+def _constants(gates: Mapping[str, FractionalHeat], device: torch.device) -> dict[str, Tensor]:
+    """Return strengths and orders that are not learned, by column and on the device: a graph cannot fetch them."""
+    strengths = {f"D.{site}": gate.strength for site, gate in gates.items() if gate.delta is None}
+    orders = {f"alpha.{site}": gate.alpha for site, gate in gates.items() if gate.theta is None}
+    return {name: value.to(device, torch.float32) for name, value in (strengths | orders).items()}
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,0 +1,63 @@
+"""The cost columns of Tables IV and V: parameters and multiply-adds of every network by one counter."""
+
+from functools import cache
+from typing import Any
+
+from fheat.experiments.plan import missing_parts
+from fheat.experiments.records import CostRow, Item, Published
+from fheat.experiments.tables import Number, Sheet
+from fheat.gates.cost import cost
+from fheat.metrics.statistics import moments
+from fheat.networks.registry import create_model
+from fheat.system.errors import BadInput
+
+QUANTITIES = {"macs": "G multiply-adds, gates closed", "macs_open": "G, gates open", "parameters": "M parameters"}
+
+
+def counted(row: CostRow) -> dict[str, float] | str:
+    """Return the counts of a network in the units of the paper, or the reason why there are none."""
+    if needs := missing_parts(row.network):
+        return f"not available yet (needs {needs})"
+    return _count(row.network, row.patch_size, tuple(sorted(row.options.items())))
+
+
+@cache
+def _count(network: str, patch_size: tuple[int, ...], options: tuple[tuple[str, Any], ...]) -> dict[str, float] | str:
+    try:
+        found = cost(create_model(network, patch_size=patch_size, **dict(options)))
+    except BadInput as error:  # a network of a package that is not installed
+        return str(error)
+    return {"macs": found.rest / 1e9, "macs_open": found.macs / 1e9, "parameters": found.parameters / 1e6}
+
+
+def cost_sheet(item: Item) -> Sheet:
+    """Return the counts of all networks beside the published ones."""
+    head = ["network"]
+    for title in QUANTITIES.values():
+        head += [title, "paper"]
+    rows = []
+    for row in item.costs:
+        counts = counted(row)
+        values = counts if isinstance(counts, dict) else {}
+        cells = [row.title]
+        for name in QUANTITIES:
+            cells += [_number(values.get(name)), _number(row.published.get(name))]  # type: ignore[call-overload]
+        rows.append((*cells, "done" if values else str(counts)))
+    grid = "x".join(map(str, item.costs[0].patch_size))
+    return Sheet(f"Cost of one window of {grid}", (*head, "state"), tuple(rows))
+
+
+def cost_numbers(item: Item) -> list[Number]:
+    """Return the count of every network and quantity."""
+    numbers = []
+    for row in item.costs:
+        counts = counted(row)
+        for name, value in row.published.items():
+            ours = moments([counts[name]] if isinstance(counts, dict) else [])
+            state = "done" if isinstance(counts, dict) else counts
+            numbers.append(Number(f"cost/{row.system}", name, Published(value), ours, state=state))
+    return numbers
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:,.2f}"

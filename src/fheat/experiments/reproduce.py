@@ -1,0 +1,201 @@
+"""The paper by command: run what is missing of its tables and figures, and show ours beside the published numbers.
+
+    for shown in reproduce(["table2"], data=["la=scans/la"], out="reproduced", iterations=4000):
+        print(shown)
+
+Everything lies in the folder `out`: `runs/` has one folder for each run, keyed by its settings and scans, `measured/`
+what was measured without training, and each item has its Markdown, its CSV and its figures there.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from fheat.experiments.all_runs import do_runs, missing_runs
+from fheat.experiments.engine import RunsWatcher
+from fheat.experiments.items import present
+from fheat.experiments.items.presented import Presented
+from fheat.experiments.locations import locate
+from fheat.experiments.phantoms import paper_phantoms
+from fheat.experiments.plan import Plan, RowPlan, Tiny, plan_row
+from fheat.experiments.planned import PlannedRun
+from fheat.experiments.records import ITEMS, Item, Row
+from fheat.experiments.records import item as item_named
+from fheat.experiments.results import RowResult, row_result
+from fheat.experiments.tables import numbers_csv
+from fheat.figures.picture import write_pictures
+from fheat.system.errors import BadInput
+from fheat.system.files import check_folder, write_file
+from fheat.system.progress import Progress, silent
+from fheat.system.settings import nearest
+
+PHANTOMS: Final = "phantoms"
+"""What is given as data for synthetic scans."""
+Scale = Literal["full", "tiny"]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """An item with its rows, tables and figures, and the files that hold them."""
+
+    item: Item
+    results: tuple[RowResult, ...]
+    presented: Presented
+    files: tuple[Path, ...]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reason of each run that failed, by row and seed."""
+        return {
+            f"{result.name}, seed {seed}": reason for result in self.results for seed, reason in result.failures.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers and notes as plain data."""
+        return {
+            "item": self.item.name,
+            "title": self.item.title,
+            "numbers": [number.to_json() for number in self.presented.numbers],
+            "tables": [
+                {"title": sheet.title, "head": sheet.head, "rows": sheet.rows} for sheet in self.presented.sheets
+            ],
+            "notes": list(self.presented.notes),
+            "files": [str(file) for file in self.files],
+        }
+
+    def __str__(self) -> str:
+        blocks = [self.item.title]
+        for sheet in self.presented.sheets:
+            blocks += [sheet.text() if sheet.title == self.item.title else f"{sheet.title}\n{sheet.text()}"]
+        notes = [f"- {note}" for note in self.presented.notes]
+        return "\n\n".join(block for block in (*blocks, "\n".join(notes)) if block)
+
+
+def make_plan(
+    data: Sequence[str] | Mapping[str, str | Path] = (),
+    out: str | Path = "reproduced",
+    *,
+    seeds: Sequence[int] | None = None,
+    iterations: int | None = None,
+    scale: Scale = "full",
+    device: str | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Return a plan for all items, or raise `BadInput`.
+
+    Args:
+        data: datasets as `NAME=FOLDER`, a folder that holds them, or a mapping from name to folder; `["phantoms"]`
+            makes synthetic scans, which `scale="tiny"` needs.
+        out: folder for runs and results.
+        seeds: seeds of every row instead of those of its record.
+        iterations: length of every run instead of that of the paper.
+        scale: `tiny` runs every row in about a second on synthetic scans, to see that everything works.
+        device: `cpu` or `cuda`; a GPU where there is one.
+        progress: called after each synthetic dataset.
+    """
+    folder = Path(out)
+    check_folder(folder)
+    given = [f"{name}={path}" for name, path in data.items()] if isinstance(data, Mapping) else list(data)
+    if (given == [PHANTOMS]) != (scale == "tiny"):
+        raise BadInput("--data phantoms", "and --scale tiny belong together", "give both, or neither")
+    if iterations is not None and iterations < 2:
+        raise BadInput("--iterations", f"is {iterations}", "give 2 or more")
+    chosen = None if seeds is None else tuple(dict.fromkeys(seeds))
+    if scale == "tiny":
+        found = paper_phantoms(folder / PHANTOMS, progress)
+        return Plan(found, folder, chosen, iterations, Tiny(), device)
+    return Plan(locate(given), folder, chosen, iterations, None, device)
+
+
+def chosen_items(names: Iterable[str | Item] = (), rows: Sequence[str] = ()) -> list[Item]:
+    """Return the items of these names, all without any, with the rows that are asked for.
+
+    A row is asked for by its name (la-4/fheat-seg), its setting (la-4) or its system (fheat-seg). Raises `ValueError`
+    for a name that does not exist.
+    """
+    found = [item_named(name) if isinstance(name, str) else name for name in names or ITEMS]
+    if not rows:
+        return found
+    known = {word for one in found for row in one.rows for word in _words(row)}
+    for name in rows:
+        if name not in known:
+            raise ValueError(f"no row {name!r}{nearest(name, sorted(known))}")
+    kept = [one.model_copy(update={"rows": tuple(row for row in one.rows if _words(row) & set(rows))}) for one in found]
+    return [one for one in kept if one.rows]
+
+
+def reproduce(
+    names: Iterable[str | Item] = (),
+    *,
+    rows: Sequence[str] = (),
+    parallel: int | None = None,
+    watcher: RunsWatcher | None = None,
+    plan: Plan | None = None,
+    **options: Any,
+) -> list[Reproduced]:
+    """Run what is missing of the items, write their tables and figures, and return them.
+
+    Args:
+        names: names of items such as table2, or items of your own; all of the paper if none.
+        rows: rows to restrict them to, see `chosen_items`.
+        parallel: number of workers on each GPU, or on the CPU; by default runs are done in this process.
+        watcher: hears what becomes of each run.
+        plan: a plan of `make_plan`; or give its arguments as `options`.
+
+    A run that fails is named in the state of its row, and the others go on.
+    """
+    plan = make_plan(**options) if plan is None else plan
+    items = chosen_items(names, rows)
+    plans = _planned(items, plan)
+    failures = do_runs(_all_runs(plans), plan.runs, parallel=parallel, device=plan.device, watcher=watcher)
+    return [_reproduced(one, plans[one.name], plan, failures) for one in items]
+
+
+def to_do(items: Iterable[Item], plan: Plan) -> list[PlannedRun]:
+    """Return the runs of the items that can be done and are not done yet."""
+    return missing_runs(_all_runs(_planned(items, plan)), plan.runs)
+
+
+def _planned(items: Iterable[Item], plan: Plan) -> dict[str, list[RowPlan]]:
+    return {one.name: [plan_row(row, plan) for row in one.rows] for one in items}
+
+
+def _all_runs(plans: Mapping[str, Sequence[RowPlan]]) -> list[PlannedRun]:
+    return [run for of_item in plans.values() for one in of_item for run in one.runs]
+
+
+def _words(row: Row) -> set[str]:
+    return {row.name, row.setting, row.system}
+
+
+def _reproduced(item: Item, plans: Sequence[RowPlan], plan: Plan, failures: Mapping[str, str]) -> Reproduced:
+    results = tuple(row_result(one, plan.runs, failures) for one in plans)
+    try:
+        presented = present(item, results, plan)
+    except (BadInput, ValueError) as error:  # such as a network that diverged and has nothing to measure
+        presented = Presented(notes=(f"not shown: {error}",))
+    shown = Reproduced(item, results, presented, ())
+    return Reproduced(item, results, presented, tuple(_write(shown, plan.out)))
+
+
+def _write(shown: Reproduced, out: Path) -> list[Path]:
+    """Write the Markdown, the CSV and the figures of an item and return the files."""
+    item, presented = shown.item, shown.presented
+    pictures = write_pictures(out, presented.pictures)
+    parts = [f"# {item.title}"]
+    for sheet in presented.sheets:
+        parts += [] if sheet.title == item.title else [f"## {sheet.title}"]
+        parts.append(sheet.markdown())
+    parts += ["\n".join(f"- {note}" for note in presented.notes)] if presented.notes else []
+    parts += [f"![{picture.caption}]({picture.file})" for picture in presented.pictures]
+    markdown, numbers = out / f"{item.name}.md", out / f"{item.name}.csv"
+    write_file(markdown, ("\n\n".join(parts) + "\n").encode())
+    write_file(numbers, numbers_csv(item.name, presented.numbers).encode())
+    return [markdown, numbers, *pictures]
+
+
+def as_json(shown: Sequence[Reproduced]) -> str:
+    """Return several items as JSON text."""
+    return json.dumps([one.to_json() for one in shown], indent=1, ensure_ascii=False)
