@@ -1,16 +1,17 @@
 """Compute with the numbers that the paper prints: `python studies/tables.py`, which needs no network and no data.
 
-The printed numbers are in `studies/published.toml`. The result says which statements of the paper about its own tables
+The printed numbers are those of the records that `fheat reproduce` shows. The result says which statements of the paper about its own tables
 follow from them: margins beside seed deviations, ranks, means, gains, pairs of Dice and Jaccard that cannot belong to
 the same scans, and costs beside those that `benchmarks/results/sizes.json` has counted.
 """
 
 import json
 import statistics
-import tomllib
 from typing import Any
 
-from record import ROOT, read_result, write_result
+from record import read_result, write_result
+
+from fheat.experiments.records import Item, Row, datasets, item
 
 Numbers = dict[str, Any]
 HIGHER_IS_BETTER = ("dice", "jaccard")
@@ -19,9 +20,56 @@ ROUNDING = 0.005
 """Half a unit of the last printed digit of a score in per cent."""
 
 
+NAMES = {
+    "nnunet": "nnU-Net",
+    "ffn": "GELU mixer",
+    "kan-ratio-2": "KAN ratio 2",
+    "kan-rate-doubled": "KAN rate 0.1",
+    "all-closed": "all D frozen at 0",
+    "dec1-only": "D learnable at Block_Final only",
+}
+"""Names of systems in the result, where they are not their titles in the records."""
+REGIONS = {"whole_tumour": "WT", "enhancing_tumour": "ET", "tumour_core": "TC"}
+
+
 def read_published() -> Numbers:
-    """Return the printed numbers by table."""
-    return tomllib.loads((ROOT / "studies" / "published.toml").read_text())
+    """Return the printed numbers by table: in `rows` those of a system, setting by setting, costs behind them."""
+    tables = {name: _printed(item(name)) for name in ("table2", "table3", "table4", "table5", "table6")}
+    tables["table4"]["foundation_models"] = [row for row in tables["table4"]["rows"] if "SAM" in row]
+    tables["table4"]["ours"] = ["FHEAT-Seg", "FHEAT-Seg-L"]
+    rows = tables["table6"]["rows"]
+    rows["full model"] = rows.pop("FHEAT-Seg")
+    return tables
+
+
+def _printed(table: Item) -> Numbers:
+    rows: dict[str, list[float]] = {}
+    deviations: dict[str, list[float]] = {}
+    groups: dict[str, list[str]] = {}
+    for row in (row for row in table.rows if row.published):
+        name = NAMES.get(row.system, row.title)
+        rows.setdefault(name, []).extend(value.mean for value in row.published.values())
+        sds = [value.sd for value in row.published.values() if value.sd is not None]
+        if sds:
+            deviations.setdefault(name, []).extend(sds)
+        classes = [column.partition(".")[2] for column in row.published if "." in column]
+        groups.setdefault(_setting(row), [REGIONS.get(one, one) for one in classes])
+    opened = {}
+    for cost in table.costs:
+        name = NAMES.get(cost.system, cost.title)
+        rows[name] += [cost.published["macs"]] + ([cost.published["parameters"]] if table.name == "table4" else [])
+        if "macs_open" in cost.published:
+            opened[name] = cost.published["macs_open"]
+    split = {
+        "sd": deviations,
+        "with_transforms": opened,
+        "groups": {name.split(",")[0]: of for name, of in groups.items()},
+    }
+    return {"settings": list(groups), "columns": list(table.columns), "rows": rows, **split}
+
+
+def _setting(row: Row) -> str:
+    return f"{datasets()[row.dataset].title}, {row.labels or 'all'} labels"
 
 
 def scores(table: Numbers, row: str, kind: str = "rows") -> dict[str, dict[str, float]]:
@@ -224,7 +272,7 @@ def main() -> None:
         title="What follows from the numbers that the paper prints: margins, ranks, means, gains, bounds, costs",
         command="python studies/tables.py",
         seed=None,
-        settings={"printed numbers": "studies/published.toml", "counted costs": "sizes.json, bypass-cpu.json"},
+        settings={"printed numbers": "src/fheat/experiments/paper", "counted costs": "sizes.json, bypass-cpu.json"},
         results=results,
     )
 
