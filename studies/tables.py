@@ -1,8 +1,8 @@
 """Compute with the numbers that the paper prints: `python studies/tables.py`, which needs no network and no data.
 
-The printed numbers are those of the records that `fheat reproduce` shows. The result says which statements of the paper about its own tables
-follow from them: margins beside seed deviations, ranks, means, gains, pairs of Dice and Jaccard that cannot belong to
-the same scans, and costs beside those that `benchmarks/results/sizes.json` has counted.
+The printed numbers are those of the records that `fheat reproduce` shows. The result says which statements of the paper
+about its own tables follow from them: margins beside seed deviations, ranks, means, gains, pairs of Dice and Jaccard
+that cannot belong to the same scans, and costs beside those that `benchmarks/results/sizes.json` has counted.
 """
 
 import json

@@ -18,7 +18,7 @@ from fheat.io import Volume, read_nifti, write_nifti
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import flattened
 from fheat.training.observers import Look
-from fheat.training.settings_sources import dotted_names, read_settings, sections, to_toml
+from fheat.training.settings_sources import dotted_names, make_settings, read_settings, sections, to_toml
 from fheat.training.step import Step
 from fheat.training.trainer import Stopped
 from tests.training.helpers import Run, changed, settings_of
@@ -359,3 +359,24 @@ def test_the_picture_of_a_run():
         f"  dec2   D 7.0000  {'#' * 40}",
         f"  dec3   D    nan  {'#' * 40}",
     ]
+
+
+def test_a_preset_stands_for_what_is_not_given_itself():
+    def of(**values):
+        settings = make_settings({"data": "scans", "preset": "paper", **values})
+        return settings.optimiser.clip, settings.validation.every
+
+    assert of() == (None, 200)
+    assert of(validate_every=50) == (None, 50)
+    assert of(optimiser={"clip": 2.0}) == (2.0, 200)
+    with pytest.raises(BadInput, match="preset: 'papers' is unknown; use paper"):
+        make_settings({"data": "scans", "preset": "papers"})
+
+
+def test_options_and_files_win_over_a_preset(tmp_path):
+    (tmp_path / "own.toml").write_text("[validation]\nevery = 70\n")
+    words = ["scans", "--preset", "paper", "--config", str(tmp_path / "own.toml")]
+    _, settings = _settings(words)
+    assert (settings.optimiser.clip, settings.validation.every) == (None, 70)
+    _, settings = _settings([*words, "--optimiser.clip", "3", "--validate-every", "9"])
+    assert (settings.optimiser.clip, settings.validation.every) == (3.0, 9)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -55,6 +55,9 @@ class Train:
     """Run folder."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """TOML file with settings; what is given as an option as well wins."""
+    preset: Annotated[Literal["paper"] | None, tyro.conf.arg(metavar="paper", help_behavior_hint="")] = None
+    """Settings under one name, where no option and no file says otherwise. paper follows the paper's words: no gradient
+    is clipped, and the network is chosen every 200 iterations."""
     resume: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Go on with the run in --out; it knows its settings."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE", help_behavior_hint="")] = None
@@ -119,6 +122,7 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
     if options.resume:
         said = [f"--{section}.{name}".replace("_", "-") for section, values in given.items() for name in values]
         said += ["--config"] if options.config is not None else []
+        said += ["--preset"] if options.preset is not None else []
         said += ["DATA"] if options.dataset is not None else []
         if said:
             raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said)}")
@@ -127,7 +131,8 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
         given.setdefault("data", {})["folder"] = str(options.dataset)
     elif not isinstance(file.get("data"), dict) or not file["data"].get("folder"):
         raise UsageError("DATA is missing: give the dataset folder, or --resume")
-    return options, merged_settings(file, given, path)
+    preset = {} if options.preset is None else {"preset": options.preset}
+    return options, merged_settings(file | preset, given, path)
 
 
 def _config_file(arguments: Sequence[str]) -> Path | None:

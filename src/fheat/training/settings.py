@@ -193,7 +193,11 @@ class ResearchSettings(Section):
 
 
 class TrainSettings(Section):
-    """Settings of a run. The defaults are the paper's; a run folder holds them all in `config.toml`."""
+    """Settings of a run; a run folder holds them all in `config.toml`.
+
+    The defaults are the recipe that docs/recipe.md compares with others. They differ from the paper where
+    `fheat.training.settings_sources.PRESETS` says so.
+    """
 
     data: DataSettings
     preprocessing: PreprocessingSettings = PreprocessingSettings()

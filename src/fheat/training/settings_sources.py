@@ -16,6 +16,11 @@ from fheat.system.settings import Section, plain, reason_of, short_names
 from fheat.training.settings import TrainSettings
 
 
+PRESETS: dict[str, dict[str, Any]] = {"paper": {"optimiser.clip": None, "validation.every": 200}}
+"""Settings by dotted name under one name. `paper` takes the paper and its protocol at their word: no gradient is
+clipped, and the network is chosen every 200 iterations. Where the paper is silent, the defaults stay."""
+
+
 def to_toml(settings: TrainSettings) -> str:
     """Return the settings as TOML, a table per section; `read_settings` reads them back as they were."""
     return tomli_w.dumps(plain(settings))
@@ -52,10 +57,12 @@ def make_settings(values: Mapping[str, Any], source: str | Path = "settings") ->
     """Return settings from values by section, by dotted name or by short name, or raise `BadInput` naming the field.
 
     `{"data": "scans", "labelled": 4, "optimiser.clip": None, "network": {"name": "fheat_seg", "mixer": "gelu"}}`
+
+    A value named `preset` stands for the settings of `PRESETS` that are not given themselves.
     """
     nested: dict[str, Any] = {}
     try:
-        nested = nest(values)
+        nested = _with_preset(values)
         return TrainSettings.model_validate(nested)
     except (ValidationError, ValueError) as error:
         known = _known(nested)
@@ -155,6 +162,16 @@ def from_flat(content: Mapping[str, Any]) -> dict[str, Any]:
     if "theta_rate" in content:  # a run of an earlier version, which trained exclusive classes
         nested.setdefault("data", {}).setdefault("regions", "no")
     return nested
+
+
+def _with_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    others = {name: value for name, value in values.items() if name != "preset"}
+    name = values.get("preset")
+    if name is None:
+        return nest(others)
+    if name not in PRESETS:
+        raise ValueError(f"preset: {name!r} is unknown; use {', '.join(PRESETS)}")
+    return _merged(PRESETS[name], others)
 
 
 def _merged(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
