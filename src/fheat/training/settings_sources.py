@@ -15,7 +15,6 @@ from fheat.system.errors import BadInput
 from fheat.system.settings import Section, plain, reason_of, short_names
 from fheat.training.settings import TrainSettings
 
-
 PRESETS: dict[str, dict[str, Any]] = {"paper": {"optimiser.clip": None, "validation.every": 200}}
 """Settings by dotted name under one name. `paper` takes the paper and its protocol at their word: no gradient is
 clipped, and the network is chosen every 200 iterations. Where the paper is silent, the defaults stay."""
