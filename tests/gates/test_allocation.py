@@ -225,13 +225,13 @@ def _one_block_per_stage(monkeypatch):
     monkeypatch.setattr("fheat.networks.fheat_seg.DEPTHS", (1, 1, 1, 1))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_one_block_per_stage")
 def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     """Node for node the network in which every gate is replaced by nn.Identity."""
     x = torch.randn(1, 1, *PATCH)
-    model = with_closed(
-        create_model("fheat_seg", patch_size=PATCH), *[row.site for row in allocation(create_model("fheat_seg"))]
-    )
+    model = create_model("fheat_seg", patch_size=PATCH)
+    model = with_closed(model, *gates_of(model))
     full, _ = exported_targets(model, x)
     small, inputs = exported_targets(retire(model), x)
     without = copy.deepcopy(model)

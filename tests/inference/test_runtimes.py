@@ -185,7 +185,7 @@ def test_only_processors():
 
 def test_half_precision_is_for_those_that_have_it():
     pytest.importorskip("openvino")
-    model, x = network(("dec1",)), torch.randn(1, 1, 32, 32, 32)
+    model, x = Parts().eval(), torch.randn(1, 2, 14, 10, 6)
     half = choose_runtime(model, "openvino", CPU, "bfloat16")
     assert half.precision == "bfloat16"
     expected = model(x)

@@ -270,9 +270,15 @@ print(done)
 """
 
 
-def test_every_kernel_compiles_for_a_gpu(tmp_path):
-    """The interpreter accepts what the compiler refuses; the compiler needs no GPU."""
-    environment = {"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+@pytest.mark.long
+def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
+    """The interpreter accepts what the compiler refuses; the compiler needs no GPU.
+
+    Triton keeps what it has compiled, by source, options and version, so that only a changed kernel takes time.
+    """
+    cache = getattr(pytestconfig, "cache", None)
+    kept = tmp_path if cache is None else cache.mkdir("triton")
+    environment = {"TRITON_CACHE_DIR": str(kept), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     source = Path(kernels.__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-c", COMPILE],

@@ -106,7 +106,7 @@ def save_and_be_killed(folder, kills):
             while True:
                 last += 1
                 save_checkpoint(folder, Checkpoint(last, {"x": torch.full((50_000,), float(last))}, {}))
-        time.sleep(random.uniform(0.0, 0.08))
+        time.sleep(random.uniform(0.0, 0.04))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         found = newest_checkpoint(folder)

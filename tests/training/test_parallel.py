@@ -102,6 +102,7 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
         assert found[0]["accepted"] != found[-1]["accepted"]
 
 
+@pytest.mark.long
 def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path, environment):
     """As users do it, in single precision.
 

@@ -97,6 +97,7 @@ def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method
     assert_same_run(whole_run(settings).folder.path, tmp_path / "parts")
 
 
+@pytest.mark.long
 def test_fheat_seg_stopped_and_resumed_is_the_same_run(config, whole_run, larger_scans, tmp_path):
     settings = config(data=str(larger_scans), network="fheat_seg", patch_size=(32, 32, 32), iterations=4)
     stopped_and_resumed(settings, tmp_path / "parts", 1)
@@ -111,6 +112,7 @@ def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
     run.train()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
     settings = config(batch=1, iterations=300, checkpoint_every=1, validate_every=1000)
@@ -123,6 +125,7 @@ def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_two_hundred_kills_inside_the_save_loop(tmp_path):
     code, printed, error = Fork(save_and_be_killed, tmp_path, 200).outcome(600)
