@@ -38,7 +38,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "theta-10": {"optimiser.theta": 10.0},
     "decay-1e-2": {"optimiser.weight_decay": 1e-2},
     "intensity-none": {"preprocessing.intensity": "none"},
-    "mirror": {"data.mirror": True},
+    "mirror": {"data.augment": "mirror"},
     "rate-3e-3": {"optimiser.learning_rate": 3e-3},
     "betas-0.99": {"optimiser.betas": (0.9, 0.99)},
     "warm-up-1500": {"schedule.warm_up": 1500},

@@ -39,12 +39,14 @@ from fheat.training.observers import Look
 from fheat.training.run_folder import CONFIG, RunFolder
 from fheat.training.runs import read_history
 from fheat.training.settings import TrainSettings
+from fheat.training.settings_sources import make_settings
 from fheat.training.train import begin, finish
 from fheat.training.trainer import Observer
 
 OUTCOME, SCORES = "outcome.json", "scores.json"
 _COUNTS_HERE = frozenset({"validation.every", "validation.stride", "research.probe_at"})
 """Settings that a run which goes on may change, but which decide which of its networks is the best or what it logs."""
+_OFF: tuple[Any, ...] = (None, False, [], "none")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -116,13 +118,15 @@ class PlannedRun:
     def key(self) -> str:
         """Hash of everything that decides the outcome, 64 hexadecimal digits.
 
-        Settings that are off (none, no, empty) are left out, so that a later version with one more option of that kind
-        still knows the run.
+        Settings that are off by default and off here are left out, so that a later version with one more option of that
+        kind still knows the run.
         """
+        names = {"method": self.settings.method.name, "network": self.settings.network.name}
+        default = flattened(make_settings({"data": self.settings.data.folder, **names}))
         settings = {
             name: value
             for name, value in flattened(self.settings).items()
-            if value not in (None, False, []) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
+            if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
         facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -140,6 +140,20 @@ class Method(nn.Module):
         gradients are trained together with those of the network.
         """
 
+    def trained(self) -> list[nn.Parameter]:
+        """Return the parameters beside those of the network that the optimiser of the run trains: all by default."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def stage(self, iteration: int) -> int:
+        """Return the stage that an iteration belongs to, counted from 0; a method without stages has one.
+
+        What `losses` does may depend on the stage; a captured iteration is dropped where a new one begins.
+        """
+        return 0
+
+    def begin_stage(self, model: SegmentationNetwork, stage: int) -> None:
+        """Do what a new stage begins with, such as copying the network to its teacher. Stage 0 begins in `prepare`."""
+
     def own_optimiser(self, model: SegmentationNetwork) -> Optimiser | None:
         """Return the optimiser of this method, or None for AdamW with the settings of the run."""
         return None

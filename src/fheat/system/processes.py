@@ -156,8 +156,8 @@ class _Sum(torch.autograd.Function):
     """The sum over the processes, and `size` times the gradient back.
 
     Each process goes on to the same value with the same sum, so its gradient is the same everywhere and need not be
-    sent: of all their values together the gradient is `size` times that. The mean over the processes, which is what
-    `DistributedDataParallel` makes of the gradients of the weights, is then the gradient of one value.
+    sent: of all their values together the gradient is `size` times that. The mean over the processes, which is what a
+    training step makes of the gradients of the weights, is then the gradient of one value.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Batches of a run: which scans each iteration sees and where crops of them lie, drawn once for the whole run."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,17 +10,19 @@ from fheat.data.stream import HostStore
 from fheat.methods.base import Batch
 from fheat.system import processes
 
+Augment = Literal["none", "mirror", "rotate"]
+
 
 class Draws(NamedTuple):
     """The crops that were drawn for the batches of all processes together, labelled ones and unlabelled ones.
 
     orders: each (iterations, crops), which scans come; places: each (iterations, crops, 3), uniform in [0, 1), where in
-    them the crops lie; mirrors: each (iterations, crops, 3), along which axes a crop is mirrored where crops are.
+    them the crops lie; chances: each (iterations, crops, 3), uniform in [0, 1), by which crops are augmented.
     """
 
     orders: tuple[Tensor, Tensor]
     places: tuple[Tensor, Tensor]
-    mirrors: tuple[Tensor, Tensor]
+    chances: tuple[Tensor, Tensor]
 
 
 def draw(scans: tuple[int, int], crops: tuple[int, int], iterations: int, seed: int) -> Draws:
@@ -35,8 +37,8 @@ def draw(scans: tuple[int, int], crops: tuple[int, int], iterations: int, seed: 
         scans[0] + draw_order(scans[1], unlabelled, iterations, generator),
     )
     places = draw_places(labelled, iterations, generator), draw_places(unlabelled, iterations, generator)
-    mirrors = draw_mirrors(labelled, iterations, generator), draw_mirrors(unlabelled, iterations, generator)
-    return Draws(orders, places, mirrors)
+    chances = draw_places(labelled, iterations, generator), draw_places(unlabelled, iterations, generator)
+    return Draws(orders, places, chances)
 
 
 def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generator) -> Tensor:
@@ -52,13 +54,8 @@ def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generat
 
 
 def draw_places(batch: int, iterations: int, generator: torch.Generator) -> Tensor:
-    """Return (iterations, batch, 3) numbers, uniform in [0, 1): where in the scans the crops lie."""
+    """Return (iterations, batch, 3) numbers, uniform in [0, 1)."""
     return torch.rand(iterations, batch, 3, generator=generator)
-
-
-def draw_mirrors(batch: int, iterations: int, generator: torch.Generator) -> Tensor:
-    """Return (iterations, batch, 3) truth values with equal chances: whether a crop is mirrored along each axis."""
-    return torch.rand(iterations, batch, 3, generator=generator) < 0.5
 
 
 def mirrored(voxels: Tensor, axes: Tensor) -> Tensor:
@@ -69,17 +66,40 @@ def mirrored(voxels: Tensor, axes: Tensor) -> Tensor:
     return voxels
 
 
+def rotated(voxels: Tensor, quarters: Tensor) -> Tensor:
+    """Return crops (B, ..., X, X, Z), each turned by its number of quarters in the plane of the first two axes."""
+    chosen = quarters.view(-1, *[1] * (voxels.ndim - 1))
+    for count in (1, 2, 3):
+        voxels = torch.where(chosen == count, voxels.rot90(count, (-3, -2)), voxels)
+    return voxels
+
+
+def augmented(voxels: Tensor, chances: Tensor, kind: Augment) -> Tensor:
+    """Return crops (B, ..., X, Y, Z) changed by numbers (B, 3) from [0, 1), images and labels alike.
+
+    `mirror` reverses an axis where its number is below one half. `rotate` turns by floor(4 a) quarters, then reverses
+    the first or the second axis, as the second number is below one half or not. `none` changes nothing.
+    """
+    if kind == "none":
+        return voxels
+    if kind == "mirror":
+        return mirrored(voxels, chances < 0.5)
+    first = chances[:, 1:2] < 0.5
+    axes = torch.cat([first, ~first, torch.zeros_like(first)], dim=1)
+    return mirrored(rotated(voxels, (4 * chances[:, 0]).long()), axes)
+
+
 class Batches:
     """The batches of a run, cropped from a store; this process crops its rows of what was drawn for all.
 
-    With `mirror`, crops and their labels are reversed along the axes that were drawn for them.
+    Crops and their labels are augmented alike, as `augment` says.
     """
 
-    def __init__(self, store: VolumeStore | HostStore, draws: Draws, patch: Size, *, mirror: bool = False) -> None:
-        self.store, self.patch = store, patch
+    def __init__(self, store: VolumeStore | HostStore, draws: Draws, patch: Size, *, augment: Augment = "none") -> None:
+        self.store, self.patch, self.augment = store, patch, augment
         rows = processes.current().rows
-        cases, where, mirrors = ([rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in draws)
-        self._mirrors = [drawn.to(store.low.device) for drawn in mirrors] if mirror else None
+        cases, where, chances = ([rows(drawn.transpose(0, 1)).transpose(0, 1) for drawn in kind] for kind in draws)
+        self._chances = [drawn.to(store.low.device) for drawn in chances]
         self._crops = [store.crops(*drawn, patch) for drawn in zip(cases, where, strict=True) if drawn[0].shape[1]]
         self._unlabelled = cases[1].to(store.low.device)
 
@@ -104,10 +124,8 @@ class Batches:
     def _crop(self, kind: int, iteration: Tensor) -> tuple[Tensor, Tensor]:
         """Return images and labels of an iteration, labelled (0) or unlabelled ones (1)."""
         images, labels = self._crops[kind](iteration)
-        if self._mirrors is None:
-            return images, labels
-        axes = self._mirrors[kind].index_select(0, iteration[None])[0]
-        return mirrored(images, axes), mirrored(labels, axes)
+        chances = self._chances[kind].index_select(0, iteration[None])[0]
+        return augmented(images, chances, self.augment), augmented(labels, chances, self.augment)
 
     def all(self) -> list[Batch]:
         """Return every batch, from the first on; for few of them, and once."""

@@ -58,7 +58,7 @@ class Prepared:
         method, store = self.step.method, self.step.batches.store
         crops = method.labelled, method.unlabelled
         data = self.settings.data
-        return Batches(store, draw(_counts(self.scans), crops, count, seed), data.patch_size, mirror=data.mirror)
+        return Batches(store, draw(_counts(self.scans), crops, count, seed), data.patch_size, augment=data.augment)
 
 
 def prepare(settings: TrainSettings, *, device: str | None = None, progress: Progress = silent) -> Prepared:
@@ -144,8 +144,8 @@ def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torc
     return Step(
         model,
         method,
-        Batches(store, draws, settings.data.patch_size, mirror=settings.data.mirror),
-        method.own_optimiser(model) or AdamW(model, settings.optimiser, list(method.parameters())),
+        Batches(store, draws, settings.data.patch_size, augment=settings.data.augment),
+        method.own_optimiser(model) or AdamW(model, settings.optimiser, method.trained()),
         Schedule(iterations, settings.schedule.warm_up, spike),
         precision=torch.bfloat16 if half else torch.float32,
         average=settings.optimiser.average,

@@ -43,9 +43,10 @@ class DataSettings(Section):
     """Size of a crop in voxels."""
     batch: Annotated[PositiveInt, Short("batch")] = 2
     """Number of labelled crops per iteration and process, and of unlabelled ones for a method that uses them."""
-    mirror: bool = False
-    """Whether crops are mirrored at random, along each axis with probability one half. Left and right then look alike
-    to the network, so this is not for classes that differ by their side only."""
+    augment: Literal["none", "mirror", "rotate"] = "none"
+    """How crops are changed at random: not at all; mirrored along each axis with probability one half; or turned by any
+    number of quarters in the plane of the first two axes and mirrored along one of these, as the published V-Net
+    methods do on LA. Sides then look alike to the network."""
     regions: Literal["auto", "yes", "no"] = "auto"
     """Whether output channels are nested regions (yes), such as whole tumour, core and enhancing tumour, or exclusive
     classes (no); auto takes regions where the dataset declares classes with several label values and the method can."""
@@ -222,6 +223,8 @@ class TrainSettings(Section):
     def _fits_together(self) -> Self:
         patch, stride = self.data.patch_size, self.validation.stride or ()
         method_class(self.method.name).check(self.method, self.task())
+        if self.data.augment == "rotate" and patch[0] != patch[1]:
+            raise ValueError(f"data.augment: rotate needs crops that are square in their first two axes, not {patch}")
         if any(step > size for step, size in zip(stride, patch, strict=False)):
             raise ValueError(f"validation.stride: {stride} leaves gaps between windows of {patch}")
         research, iterations = self.research, self.schedule.iterations

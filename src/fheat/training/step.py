@@ -14,12 +14,9 @@ from fheat.system.capture import capture, rehearse
 from fheat.training.average import WeightAverage
 from fheat.training.batches import Batches
 from fheat.training.optimiser import Schedule
-from fheat.training.parallel import parallel
 
 EAGER_ITERATIONS = 3
 """Number of iterations that run as they are before a graph is captured: libraries choose and allocate in them."""
-EAGER_ITERATIONS_IN_A_GROUP = 11
-"""The same for several processes: as many as `DistributedDataParallel` needs."""
 ITERATIONS_BETWEEN_GATE_CHECKS = 200
 """Number of iterations after which gates that have closed are taken out of the iteration."""
 
@@ -45,7 +42,6 @@ class Step:
         device = batches.store.low.device
         self.model, self.method, self.batches, self.optimiser = model, method, batches, optimiser
         self.schedule, self.precision = schedule, precision
-        self.network = parallel(model)
         self.average = None if average is None else WeightAverage(model, average)
         self.iteration = torch.zeros((), dtype=torch.int64, device=device)
         self.gates = gates_of(model)
@@ -53,16 +49,17 @@ class Step:
         self.columns = (*method.names, "norm", "rate", *gate_columns)
         self._constants = _constants(self.gates, device)
         self.history = torch.zeros(schedule.iterations, len(self.columns), device=device)
-        self._own = [parameter for parameter in method.parameters() if parameter.requires_grad]
+        self._trained = [*model.parameters(), *method.trained()]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._ran = self._calls = 0
+        self._ran = self._done = 0
+        self._stage = 0
         self._closed_before: list[FractionalHeat] = []
 
     def __call__(self) -> None:
         """Advance by one iteration."""
-        alone = processes.current().size == 1
-        self._calls += 1
-        if self._calls % ITERATIONS_BETWEEN_GATE_CHECKS == 0 and alone:  # others would wait for its gradients
+        self._enter_stage(self.method.stage(self._done))
+        self._done += 1
+        if self._done % ITERATIONS_BETWEEN_GATE_CHECKS == 0:
             self._let_closed_gates_sleep()
         self.batches.load(self.iteration)
         if self.iteration.device.type != "cuda":
@@ -70,7 +67,7 @@ class Step:
             return
         if self._graph is not None:
             self._graph.replay()
-        elif self._ran < (EAGER_ITERATIONS if alone else EAGER_ITERATIONS_IN_A_GROUP):
+        elif self._ran < EAGER_ITERATIONS:
             rehearse(self._advance)
             self._ran += 1
         else:
@@ -138,11 +135,19 @@ class Step:
             self.average.network.load_state_dict(_part(state, "average."))
         self.optimiser.restore(_part(state, "optimiser."))
         self.iteration.copy_(state["iteration"])
+        self._done = int(state["iteration"])
+        self._stage = self.method.stage(max(self._done - 1, 0))
         self.optimiser.skipped.copy_(state["skipped"])
         self.history[: len(state["history"])] = state["history"].to(self.history.device)
         torch.set_rng_state(state["generator.cpu"])
         if self.iteration.is_cuda and "generator.cuda" in state:
             torch.cuda.set_rng_state(state["generator.cuda"], self.iteration.device)
+
+    def _enter_stage(self, stage: int) -> None:
+        """Let the method begin its next stage, whose iteration is another one and is captured anew."""
+        if stage != self._stage:
+            self.method.begin_stage(self.model, stage)
+            self._stage, self._graph, self._ran = stage, None, 0
 
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
@@ -162,7 +167,7 @@ class Step:
         self.optimiser.zero_grad()
         half = self.precision != torch.float32
         with torch.autocast(self.iteration.device.type, self.precision, enabled=half, cache_enabled=False):
-            losses = self.method.losses(self.network, batch)
+            losses = self.method.losses(self.model, batch)
         losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
         self._complete_gradients()
         factor = self.schedule.factor(self.iteration)
@@ -180,14 +185,17 @@ class Step:
 
     def _complete_gradients(self) -> None:
         """Give sleeping gates the zero gradients their transforms would have sent back, so that the optimiser's moments
-        go on as if they had, and average those of the method's own parameters, which no wrapper does."""
+        go on as if they had, and average all gradients over the processes."""
         for gate in self.gates.values():
             if gate.asleep:
                 for parameter in gate.parameters():
                     parameter.grad = torch.zeros_like(parameter)
-        for parameter in self._own:
-            if parameter.grad is not None:
-                parameter.grad = processes.current().mean(parameter.grad)
+        group = processes.current()
+        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+        if group.size > 1:
+            together = group.mean(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+            parts = torch.split(together, [gradient.numel() for gradient in gradients])
+            torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=True)])
 
 
 def _constants(gates: Mapping[str, FractionalHeat], device: torch.device) -> dict[str, Tensor]:
