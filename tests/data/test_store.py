@@ -120,3 +120,21 @@ def test_a_mistake_while_gathering_reaches_the_caller():
     crops = HostStore(pack_all(images, labels, PATCH)).crops(torch.full((2, 1), 9), torch.rand(2, 1, 3), PATCH)
     with pytest.raises(IndexError):
         crops.load(torch.tensor(0))
+
+
+@pytest.mark.parametrize("kind", ["even", "gaps", "uneven", "two", "one", "many"])
+def test_codes_give_every_value_back(kind):
+    """Evenly spaced values are coded without sorting; all others, and wrong guesses of the spacing, by sorting."""
+    rng = np.random.default_rng(3)
+    whole = rng.integers(0, 256, (40, 36, 34))
+    values = {
+        "even": np.float32(0.0173) * whole.astype(np.float32) - np.float32(1.23),
+        "gaps": np.where(whole % 7 == 0, 3 * whole, 0).astype(np.float32) / 3,
+        "uneven": rng.normal(size=200).astype(np.float32)[whole % 200],
+        "two": (whole > 99).astype(np.float32),
+        "one": np.full(whole.shape, 2.5, np.float32),
+        "many": rng.normal(size=whole.shape).astype(np.float32),
+    }[kind]
+    packed = pack(values, None, (32, 32, 32))
+    assert np.array_equal(packed.values()[0], values)
+    assert (packed.table is None) == (kind == "many")

@@ -1,6 +1,8 @@
 """The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
@@ -21,6 +23,8 @@ from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 
 Role = Literal["labelled", "unlabelled", "validation"]
+MOST_READERS = 8
+"""Largest number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
 SMALLEST_SHARE_OF_SCAN = 0.5
 """Smallest share of a crop that must come from the scan; the rest may be padding."""
 
@@ -78,21 +82,30 @@ def load_scans(
         progress: called after each scan.
 
     Most datasets have one grid, so each scan is prepared as stored when it is read; those that turn out to need another
-    orientation or spacing are read again.
+    orientation or spacing are read again. Several threads read, and the outcome is that of one.
     """
     roles = _roles(dataset, labelled, unlabelled)
-    ready: list[_Ready] = []
-    for case, role in roles:
-        first = wanted.orientation or (ready[0].outline.orientation if ready else None)
-        as_stored = wanted.model_copy(update={"orientation": first, "spacing": None})
-        ready.append(_read(case, role, as_stored, classes, patch))
-        progress(len(ready), len(roles))
-    common = _common_grid([scan.outline for scan in ready], wanted)
-    read_with = wanted.orientation or ready[0].outline.orientation
-    for index, (case, role) in enumerate(roles):
+    first = _read(*roles[0], wanted.model_copy(update={"spacing": None}), classes, patch)
+    orientation = wanted.orientation or first.outline.orientation
+    as_stored = wanted.model_copy(update={"orientation": orientation, "spacing": None})
+    ready = [first]
+    progress(1, len(roles))
+
+    def read(index: int) -> _Ready:
+        return _read(*roles[index], as_stored, classes, patch)
+
+    def brought_to_the_grid(index: int) -> _Ready:
         outline = reorient(ready[index].outline, str(common.orientation))
-        if common.orientation != read_with or common.steps(outline.spacing) != NOT_RESAMPLED:
-            ready[index] = _read(case, role, common, classes, patch, ready[index].moments)
+        if common.orientation == orientation and common.steps(outline.spacing) == NOT_RESAMPLED:
+            return ready[index]
+        return _read(*roles[index], common, classes, patch, ready[index].moments)
+
+    with ThreadPoolExecutor(min(MOST_READERS, os.cpu_count() or 1), thread_name_prefix="reading") as readers:
+        for scan in readers.map(read, range(1, len(roles))):
+            ready.append(scan)
+            progress(len(ready), len(roles))
+        common = _common_grid([scan.outline for scan in ready], wanted)
+        ready = list(readers.map(brought_to_the_grid, range(len(roles))))
     channels = {scan.channels for scan in ready}
     if len(channels) > 1:
         raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
