@@ -5,6 +5,7 @@ One cluster serves all tests of this file. Its workers are ended by SIGKILL, whi
 
 import json
 import os
+import platform
 import signal
 import threading
 import time
@@ -17,9 +18,9 @@ from fheat import Card, create_model, save
 from fheat.cli.main import main
 from fheat.data.phantom import phantom
 from fheat.experiments.engine import Interrupted, run_all
-from fheat.experiments.on_ray import OnRay
+from fheat.experiments.on_ray import OnRay, _do
 from fheat.experiments.planned import Outcome, perform
-from fheat.experiments.worker import claims_of
+from fheat.experiments.worker import Job, claims_of
 from fheat.io import write_nifti
 from fheat.system.claims import holder
 from tests.experiments.test_engine import logged, weights
@@ -83,6 +84,13 @@ def test_six_runs_are_those_without_ray_though_a_worker_is_killed(two_workers, p
         begun = [line for line in (together / f"{run.name}.log").read_text().splitlines() if ", process " in line]
         assert [line.split(": ")[1] for line in begun] == ["begins", *(["goes on"] if run is long else [])]
     assert f"process {killed[0]}" in (together / "long.log").read_text().splitlines()[0]
+
+
+def test_a_machine_without_the_shared_folder_is_named(planned, tmp_path):
+    job = Job.of(planned("a"), tmp_path / "elsewhere", device="cpu", threads=1)
+    assert _do(job.model_dump_json(), "stop") == (
+        f"{tmp_path}/elsewhere: is not there on {platform.node()}; give a folder that all machines share"
+    )
 
 
 def test_a_signal_saves_the_runs_of_all_workers(two_workers, planned, tmp_path):

@@ -1,5 +1,6 @@
 """Shares of a cluster's machines, and the cluster itself: connected to, started, or refused in one line."""
 
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -60,14 +61,16 @@ def test_without_ray_the_remedy_is_its_extra(monkeypatch):
 class FakeRay(SimpleNamespace):
     """Ray as far as connecting goes: `running` says whether a cluster can be found."""
 
-    def __init__(self, *, running=False, connected=False):
-        super().__init__(calls=[], running=running, connected=connected)
+    def __init__(self, *, running=False, connected=False, refuses=False):
+        super().__init__(calls=[], running=running, connected=connected, refuses=refuses)
 
     def is_initialized(self):
         return self.connected
 
     def init(self, address, **options):
         self.calls.append(address)
+        if self.refuses:
+            raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
         if address != "local" and not self.running:
             raise ConnectionError("Could not find any running Ray instance.\nmore")
 
@@ -78,27 +81,55 @@ class FakeRay(SimpleNamespace):
         return [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
 
 
+@pytest.fixture
+def use(monkeypatch):
+    """A function that puts something in the place of the module `ray`."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def put(fake):
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        return fake
+
+    return put
+
+
+@pytest.fixture
+def listening():
+    """An address where something accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
 @pytest.mark.parametrize(
     ("state", "address", "calls"),
     [
         ({"running": True}, None, ["auto", "shutdown"]),
         ({"running": False}, None, ["auto", "local", "shutdown"]),
-        ({"running": True}, "1.2.3.4:6379", ["1.2.3.4:6379", "shutdown"]),
+        ({"running": True}, "{listening}", ["{listening}", "shutdown"]),
         ({"connected": True}, None, []),
     ],
     ids=["found", "started", "named", "connected already"],
 )
-def test_which_cluster_is_used(monkeypatch, state, address, calls):
-    fake = FakeRay(**state)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    with cluster(address) as found:
+def test_which_cluster_is_used(use, listening, state, address, calls):
+    fake = use(FakeRay(**state))
+    with cluster(address and address.format(listening=listening)) as found:
         assert found is fake
         assert machines_of(found) == [{"CPU": 2.0}]
-    assert fake.calls == calls
+    assert fake.calls == [call.format(listening=listening) for call in calls]
 
 
-def test_an_address_where_nothing_answers_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    error = refused(cluster("1.2.3.4:6379").__enter__)
-    assert "no Ray cluster answers (Could not find any running Ray instance.)" in error.reason
+def test_an_address_where_nothing_listens_is_refused_before_ray_tries(use):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    fake = use(FakeRay())
+    assert "no Ray cluster answers" in refused(cluster(free).__enter__).reason
+    assert fake.calls == []
+
+
+def test_a_cluster_that_does_not_let_us_in_is_not_replaced_by_a_new_one(use, listening):
+    for address in (None, listening):
+        fake = use(FakeRay(refuses=True))
+        error = refused(cluster(address).__enter__)
+        assert "does not let us in (Failed to connect to Ray cluster at 10.0.0.1:6379)" in error.reason
+        assert "local" not in fake.calls

@@ -1,6 +1,7 @@
 """The engine for many machines: a Ray task per run, on any machine of a cluster that shares the folder of the runs."""
 
 import os
+import platform
 import secrets
 import signal
 import traceback
@@ -73,6 +74,8 @@ class OnRay(Engine):
     def _end(self, task: Any) -> str | None:
         try:
             reason: str | None = self._ray.get(task)
+        except self._ray.exceptions.RayTaskError as error:
+            return f"{type(error.cause).__name__}: {error.cause}"
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             return f"its worker died {RETRIES + 1} times ({lines[0] if lines else type(error).__name__})"
@@ -82,6 +85,8 @@ class OnRay(Engine):
 def _do(job_text: str, stop_file: str) -> str | None:
     """Do a job on a worker of the cluster, and return what went wrong in one line, None if nothing did."""
     job, wish = Job.model_validate_json(job_text), Wish()
+    if not Path(job.folder).is_dir():
+        return f"{job.folder}: is not there on {platform.node()}; give a folder that all machines share"
 
     def look_for_stop() -> None:
         if os.path.exists(stop_file):

@@ -5,6 +5,7 @@ and the folders with scans and results under the same path.
 """
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ Ray = Any
 """The module `ray`, which has no types here because it need not be installed."""
 OBJECT_STORE: Final = 100 * 2**20
 """Bytes that Ray keeps for objects on a machine where we start it; what we send is small."""
+SECONDS_TO_ANSWER: Final = 10.0
+"""Time in which the machine at an address must accept a connection."""
+_NONE_HERE: Final = "Could not find any running Ray instance"
+"""How Ray says that this machine is part of no cluster."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +48,40 @@ def cluster(address: str | None = None) -> Iterator[Ray]:
     """Connect to a cluster while the body runs, and yield the module `ray`.
 
     Without an address it is the cluster that this process is connected to already, else the one that this machine is
-    part of (or `RAY_ADDRESS` names), else a new one of this machine alone. Raises `BadInput` where there is none.
+    part of (or `RAY_ADDRESS` names), else a new one of this machine alone. A cluster that is there and does not let us
+    in is `BadInput`, and never replaced by a new one. How a cluster knows its users is a matter of Ray's own settings.
     """
     ray = _import()
     if ray.is_initialized() and address is None:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing about a run is reported to anyone
+    wanted = address or os.environ.get("RAY_ADDRESS") or "auto"
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    _check_answers(wanted)
     try:
-        ray.init(address=address or "auto", **quiet)
+        ray.init(wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        if address is not None:
-            reason = f"no Ray cluster answers ({str(error).strip().splitlines()[0]})"
-            raise BadInput(address, reason, "start one with 'ray start --head'") from None
+        reason = str(error).strip().splitlines()[0]
+        if wanted != "auto" or not reason.startswith(_NONE_HERE):
+            remedy = "see its logs, and whether RAY_AUTH_MODE and versions are the same there"
+            raise BadInput(wanted, f"the Ray cluster does not let us in ({reason})", remedy) from None
         ray.init("local", include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `BadInput` where nothing listens: Ray itself would try for many minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(address, f"no Ray cluster answers ({error})", "start one with 'ray start --head'") from None
 
 
 def share_of(machines: Sequence[Mapping[str, float]], parallel: int, device: str | None) -> Share:
