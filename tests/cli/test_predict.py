@@ -421,3 +421,24 @@ def test_evaluate_takes_what_predict_wrote(model, scans, tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["case"] for row in rows] == ["case0", "case1"]
     assert all(0 <= row["dice"] < 1 for row in rows)
+
+
+def test_several_models_are_averaged_and_recorded(tmp_path, capsys):
+    """The mask of a network with itself is its own; the record names every model and the hash of its weights."""
+    torch.manual_seed(0)
+    card = Card(classes=("background", "inside"))
+    for name in ("one", "other"):
+        save(create_model("miniature", patch_size=(32, 32, 32)), tmp_path / name, card)
+    voxels = np.random.default_rng(0).normal(size=(36, 34, 33)).astype(np.float32)
+    scan = tmp_path / "s.nii.gz"
+    write_nifti(Volume(voxels, np.eye(4)), scan)
+    words = ["--no-preview", "--runtime", "torch", "--device", "cpu"]
+    for out, models in (("alone", ["one"]), ("twice", ["one", "one"]), ("both", ["one", "other"])):
+        paths = [*(tmp_path / name for name in models), scan, tmp_path / out]
+        main(["predict", *map(str, paths), *words])
+    masks = [read_nifti(tmp_path / out / "s.nii.gz").data for out in ("alone", "twice")]
+    assert np.array_equal(*masks)
+    record = json.loads((tmp_path / "both" / "run.json").read_text())
+    assert record["model"] == f"{tmp_path / 'one'}, {tmp_path / 'other'}"
+    assert len(record["weights_sha256"].split(", ")) == 2
+    assert "and 1 more" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`fheat predict MODEL INPUT OUT`: a mask for every scan, in the scan's own place."""
+"""`fheat predict MODEL [MODEL ...] INPUT OUT`: a mask for every scan, in the scan's own place."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import given, parse
+from fheat.cli.options import given, missing_words, parse
 from fheat.data.appearance import unusual_text
 from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
 from fheat.inference.on_ray import predict_on_ray
@@ -19,17 +19,17 @@ from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
-from fheat.models.folder import MANIFEST, WEIGHTS, read_manifest
-from fheat.models.zoo import find_folder, zoo_names
+from fheat.models.folder import WEIGHTS, read_manifest
+from fheat.models.zoo import MANIFEST, find_folder, zoo_names
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Segment scans with a model folder, or with a trained model that comes with fheat. Each mask has the size, spacing
-    and orientation of its scan. Beside the masks come a picture of each with its contour on three planes, and run.json
-    with everything that was done.
+    """Segment scans with a model folder, a training run, or a trained model that comes with fheat; with several of
+    them, their probabilities are averaged. Each mask has the size, spacing and orientation of its scan. Beside the
+    masks come a picture of each with its contour on three planes, and run.json with everything that was done.
 
     Scans that cannot be used are named, the others still run, and the exit code is 3. Scans that do not look like the
     training scans of the model are segmented after a note. Masks that exist are kept, so the same command goes on after
@@ -39,16 +39,19 @@ class Predict:
 
     Example: fheat predict demo/model patient/series-3 masks --format seg
 
+    Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks
+
     Example: fheat predict la-4 cohort masks --engine ray --parallel 2
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder, or a name from the zoo, such as la-4; fheat models lists them."""
-    input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
-    """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
-    files, a folder of such folders, or a dataset."""
-    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """Folder for the masks; created if needed."""
+    paths: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="MODEL [MODEL ...] INPUT OUT", help_behavior_hint=""),
+    ]
+    """MODEL is a model folder, the folder of a run, or a name from the zoo, such as la-4; fheat models lists them.
+    INPUT is a .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of
+    DICOM files, a folder of such folders, or a dataset. OUT is the folder for the masks, created if needed."""
     format: MaskFormat = "nifti"
     """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
@@ -85,10 +88,27 @@ class Predict:
     json: bool = False
     """Print run.json instead of a line per scan."""
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models whose probabilities are averaged."""
+        return self.paths[:-2]
+
+    @property
+    def input(self) -> Path:
+        """Scans."""
+        return Path(self.paths[-2])
+
+    @property
+    def out(self) -> Path:
+        """Folder for the masks."""
+        return Path(self.paths[-1])
+
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Predict, "predict", arguments)
+    if missing := ("MODEL", "INPUT", "OUT")[len(options.paths) :]:
+        raise UsageError(missing_words(Predict, missing))
     _check_order(options)
     _check_engine(options)
     try:
@@ -107,8 +127,10 @@ def run(arguments: Sequence[str]) -> None:
 
 def _record(options: Predict) -> PredictionRecord:
     """Segment the scans here or on a cluster."""
-    card = read_manifest(find_folder(options.model)).card
-    watcher = _Watcher() if options.json else _Printer(card.title or options.model, card.data)
+    card = read_manifest(find_folder(options.models[0])).card
+    first = card.title or options.models[0]
+    others = f" and {len(options.models) - 1} more" if len(options.models) > 1 else ""
+    watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data)
     if options.engine == "ray":
         with redirect_stdout(sys.stderr):  # on which Ray prints its remarks
             return predict_on_ray(
@@ -181,7 +203,7 @@ class _Printer(_Watcher):
 
 def _check_order(options: Predict) -> None:
     """Refuse a scan, or a folder beside a model, in the place of the model: the order was mistaken."""
-    model, other = Path(options.model), options.input
+    model, other = Path(options.models[0]), options.input
     is_scan = model.is_file() and model.name not in (MANIFEST, WEIGHTS)
     swapped = model.is_dir() and not (model / MANIFEST).exists()
     if is_scan or (swapped and ((other / MANIFEST).exists() or str(other) in zoo_names())):
@@ -201,7 +223,7 @@ def _predictor(options: Predict, *, device: str | None = None) -> Predictor:
     windows = PRESETS[options.preset] if options.preset not in (None, "fast") else None
     try:
         predictor = Predictor(
-            options.model,
+            options.models,
             windows=windows,
             weights=options.weights,
             batch=options.batch,

@@ -71,7 +71,7 @@ class PredictionRecord:
 
     model: str
     weights_sha256: str | None
-    """Hash of the weight file; None for a network that was not loaded from a folder."""
+    """Hash of the weight file, or of each of several; None for a network that was not loaded from a folder."""
     input: str
     settings: dict[str, Any]
     versions: dict[str, str]
@@ -309,10 +309,10 @@ def _millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str
 
 def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
     """Return the record of a run that has not segmented anything yet."""
-    folder = None if predictor.source is None else find_folder(predictor.source)
+    hashes = [read_manifest(find_folder(source)).sha256[WEIGHTS] for source in predictor.sources]
     return PredictionRecord(
-        model=type(predictor.network).__name__ if predictor.source is None else str(predictor.source),
-        weights_sha256=None if folder is None else read_manifest(folder).sha256[WEIGHTS],
+        model=", ".join(map(str, predictor.sources)) or type(predictor.network).__name__,
+        weights_sha256=", ".join(hashes) or None,
         input=str(source),
         settings={
             "window": predictor.windows.size,

@@ -1,6 +1,7 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
 import warnings
+from collections.abc import Sequence
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
@@ -24,7 +25,7 @@ from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
-from fheat.models.folder import load
+from fheat.models.ensemble import load_ensemble
 from fheat.networks.registry import NetworkSpec
 from fheat.system.progress import Progress
 
@@ -43,8 +44,8 @@ class Predictor:
     """Segments scans of any size, spacing and orientation with one network.
 
     Args:
-        model: a network, its model folder, or the name of a zoo model. Gates that training closed are retired, which
-            changes no output.
+        model: a network, its model folder, the name of a zoo model or the folder of a run; or several folders and
+            names, whose probabilities are averaged. Gates that training closed are retired, which changes no output.
         card: preprocessing, window and regions; by default the one the network was loaded with. What it leaves out
             stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
@@ -67,7 +68,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: nn.Module | str | Path,
+        model: nn.Module | str | Path | Sequence[str | Path],
         *,
         card: Card | None = None,
         windows: Windows | None = None,
@@ -79,8 +80,8 @@ class Predictor:
         runtime: RuntimeName = "auto",
         precision: Precision = "auto",
     ) -> None:
-        network = load(model) if isinstance(model, str | Path) else model
-        self.source = model if isinstance(model, str | Path) else None
+        self.sources = () if isinstance(model, nn.Module) else (model,) if isinstance(model, str | Path) else (*model,)
+        network = model if isinstance(model, nn.Module) else load_ensemble(self.sources)
         own = getattr(network, "card", None)
         self.card = card or (own if isinstance(own, Card) else Card())
         spec = getattr(network, "spec", None)

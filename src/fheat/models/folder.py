@@ -18,7 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from fheat.models.card import Card, Manifest, NetworkEntry
-from fheat.models.zoo import find_folder
+from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, take_out
 from fheat.system.errors import BadInput
@@ -61,7 +61,6 @@ def unhalve(state: dict[str, Tensor]) -> dict[str, Tensor]:
 FORMAT_1_TOLERANCE = 0.001
 """Tolerance of the spacing with which prediction resampled for models of format 1, which state none."""
 WEIGHTS = "model.safetensors"
-MANIFEST = "model.json"
 _SAVE_AGAIN = "write the folder again with fheat.save"
 _GET_AGAIN = "restore the folder from its source, or write it again with fheat.save"
 

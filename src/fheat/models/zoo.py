@@ -8,6 +8,7 @@ from fheat.data.preprocessing import Preprocessing
 from fheat.models.card import Card
 from fheat.system.errors import BadInput
 
+MANIFEST = "model.json"
 ZOO = Path(__file__).parents[1] / "zoo"
 """Folder of the zoo, with one model folder per model."""
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
@@ -16,7 +17,7 @@ _SEPARATORS = ("/", "\\")
 
 def zoo_names() -> list[str]:
     """Return the names of the trained models that come with the package."""
-    return sorted(path.parent.name for path in ZOO.glob("*/model.json"))
+    return sorted(path.parent.name for path in ZOO.glob(f"*/{MANIFEST}"))
 
 
 def zoo_folder(name: str) -> Path:
@@ -30,13 +31,15 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
     """Return the folder of a path or of a zoo model, or raise `BadInput`. The content of the folder is not checked.
 
     A `Path`, and a string that contains a separator, is always a path. Any other string names a folder in the working
-    directory if there is one, else a zoo model.
+    directory if there is one, else a zoo model. The folder of a training run stands for its best network or, in a run
+    that validated none, for its final one.
     """
     folder = Path(folder_or_zoo_name)
     if not str(folder_or_zoo_name):
         raise BadInput("''", "is not a folder name", _remedy(""))
     if folder.is_dir():
-        return folder
+        parts = [part for part in ("best", "final") if (folder / part / MANIFEST).is_file()]
+        return folder if (folder / MANIFEST).exists() or not parts else folder / parts[0]
     if folder.is_file():
         raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.absolute().parent}")
     if isinstance(folder_or_zoo_name, Path) or any(mark in folder_or_zoo_name for mark in _SEPARATORS):

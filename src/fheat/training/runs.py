@@ -10,7 +10,8 @@ from torch import nn
 
 from fheat.gates.table import closed_from
 from fheat.models.card import Card
-from fheat.models.folder import MANIFEST, load
+from fheat.models.folder import load
+from fheat.models.zoo import MANIFEST
 from fheat.system.errors import BadInput
 from fheat.training.run_folder import CONFIG, LOG, RunFolder
 from fheat.training.settings import TrainSettings
