@@ -93,6 +93,7 @@ def test_the_key_changes_with_what_decides_and_with_nothing_else(scans):
         {"optimiser.clip": None},
         {"validate_every": 1},
         {"network": {"name": "miniature", "gates": "dec1"}},
+        {"network.dropout": 0.0},  # off, but by default it is on
     ):
         assert planned(scans, **values).key != key
     assert planned(scans, scoring=Scoring(largest_component=True)).key != key
@@ -108,6 +109,13 @@ def test_the_key_follows_the_scans_and_not_their_place_or_compression(scans, tmp
     assert planned(elsewhere).key == key
     image.write_bytes(gzip.compress(content[:-1] + bytes([content[-1] ^ 1])))
     assert planned(elsewhere).key != key
+
+
+def test_the_key_follows_the_classes_that_the_dataset_declares(scans, tmp_path):
+    described = shutil.copytree(scans, tmp_path / "scans") / "dataset.json"
+    renamed = described.read_text().replace("left_atrium", "atrium")
+    described.write_text(renamed)
+    assert planned(tmp_path / "scans").key != planned(scans).key
 
 
 def test_an_outcome_that_is_damaged_or_of_another_run_is_refused(done, tmp_path):

@@ -2,10 +2,10 @@
 
     outcome = perform(PlannedRun("la-4-seed-0", settings), Path("runs"))
 
-A planned run has a key, the hash of everything that decides its outcome: settings, scoring and the content of the
-scans. `perform` works in `runs/NAME-KEY`, which is a run folder of `fheat train` with the scores beside it. It goes on
-where an interrupted run stopped, and reads the outcome of one that is done. A run whose settings, scoring or scans were
-changed has another key, so an old outcome is never taken for its own.
+A planned run has a key, the hash of everything that decides its outcome: settings, scoring, the content of the scans
+and the classes that their dataset declares. `perform` works in `runs/NAME-KEY`, which is a run folder of `fheat train`
+with the scores beside it. It goes on where an interrupted run stopped, and reads the outcome of one that is done. A run
+of which any of this was changed has another key, so an old outcome is never taken for its own.
 """
 
 import gzip
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat import __version__
-from fheat.data.case import Case
+from fheat.data.case import Case, Dataset
 from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
@@ -116,15 +116,21 @@ class PlannedRun:
     def key(self) -> str:
         """Hash of everything that decides the outcome, 64 hexadecimal digits.
 
-        Settings that are off (none, no, empty) are left out, so that a later version with one more option of that kind
-        still knows the run.
+        Settings that are off (none, no, empty) are left out, so that a later version with one more setting of that kind
+        still knows the run. Options of the network stay: where one is not given, the network has its own default.
         """
         settings = {
             name: value
             for name, value in flattened(self.settings).items()
-            if value not in (None, False, []) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
+            if (name.startswith("network.") or not _is_off(value)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
-        facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
+        dataset = open_dataset(self.settings.data.folder)
+        facts = {
+            "settings": settings,
+            "scoring": self.scoring.model_dump(mode="json"),
+            "scans": self._scans(dataset),
+            "classes": list(dataset.labels.items()),
+        }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def folder(self, runs: Path) -> Path:
@@ -151,11 +157,11 @@ class PlannedRun:
             return "done"
         return "interrupted" if (self.folder(runs) / CONFIG).is_file() else "not run yet"
 
-    def _scans(self) -> list[list[str | None]]:
-        """Return the name, split and content of every scan that the run sees."""
+    def _scans(self, dataset: Dataset) -> list[list[Any]]:
+        """Return the name, split, declared spacing and content of every scan that the run sees."""
         seen = ("train", "validation", self.scoring.split)
-        cases = [case for case in open_dataset(self.settings.data.folder).cases if case.split in seen]
-        return [[case.id, case.split, *map(_content, (*case.images, case.label))] for case in cases]
+        cases = [case for case in dataset.cases if case.split in seen]
+        return [[case.id, case.split, case.spacing, *map(_content, (*case.images, case.label))] for case in cases]
 
 
 def perform(
@@ -256,6 +262,10 @@ def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
     if not cases:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
     return cases
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value == []
 
 
 def _content(path: Path | None) -> str | None:
