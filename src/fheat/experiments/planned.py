@@ -111,6 +111,9 @@ class PlannedRun:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r}: use letters, digits, dots, dashes and underscores")
+        patch, stride = self.settings.data.patch_size, self.scoring.stride or (1, 1, 1)
+        if any(step > size for step, size in zip(stride, patch, strict=True)):
+            raise ValueError(f"scoring.stride {stride} leaves gaps: use at most the patch_size {patch}")
 
     @cached_property
     def key(self) -> str:
@@ -148,8 +151,12 @@ class PlannedRun:
         return outcome
 
     def scores(self, runs: Path) -> Table:
-        """Return the scores of a run that is done, case by case."""
-        return Table.read(self.folder(runs) / SCORES)
+        """Return the scores of a run that is done, case by case, or raise `BadInput` where their file is damaged."""
+        path = self.folder(runs) / SCORES
+        try:
+            return Table.read(path)
+        except BadInput as error:
+            raise BadInput(path, error.reason, f"delete it and {OUTCOME} beside it, and run it again") from None
 
     def state(self, runs: Path) -> Literal["done", "interrupted", "not run yet"]:
         """Return whether the run is done, was begun, or neither."""
@@ -177,6 +184,7 @@ def perform(
     done = run.outcome(runs)
     if done is not None:
         return done
+    cases_to_score(run.settings.data.folder, run.scoring.split)  # refuses before training what cannot be scored
     began = time.perf_counter()
     folder = RunFolder(run.folder(runs))
     resume = (folder.path / CONFIG).is_file()
@@ -206,8 +214,7 @@ def score(
     for done, case in enumerate(cases, start=1):
         image = read_image(case)
         label = read_label(case, image)
-        if label is None:
-            raise BadInput(case.images[0], "has no label to compare with", f"leave it out of {scoring.split}")
+        assert label is not None  # see `cases_to_score`
         spacing = None if scoring.voxels else image.spacing
         scores = evaluate_labels(predictor.segment(image).data, label.data, predictor.classes, spacing)
         rows += [ScoreRow(case.id, name, of_class) for name, of_class in scores.items()]
@@ -256,11 +263,15 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
 
 
 def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
-    """Return the scans of a split of a dataset, or raise `BadInput` where it has none."""
+    """Return the scans of a split of a dataset, or raise `BadInput` where it has none or one of them has no label."""
     dataset = open_dataset(folder)
     cases = dataset.split(split)
     if not cases:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
+    bare = [case.id for case in cases if case.label is None]
+    if bare:
+        reason = f"has {len(bare)} {split} {'scan' if len(bare) == 1 else 'scans'} without a label, such as {bare[0]}"
+        raise BadInput(dataset.root, reason, "add the labels, or score on another split")
     return cases
 
 
