@@ -10,13 +10,14 @@ from fheat import Predictor
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
 from fheat.data.read import read_image, read_label
-from fheat.experiments.planned import OUTCOME, PlannedRun, Scoring, perform
+from fheat.experiments.planned import OUTCOME, SCORES, PlannedRun, Scoring, perform
 from fheat.metrics.evaluate import evaluate
 from fheat.models.folder import WEIGHTS
 from fheat.system.errors import BadInput
 from fheat.training.run_folder import LOG
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Stopped
+from tests.refusals import refused
 from tests.training.helpers import SMALL, StopAfter
 
 
@@ -93,6 +94,7 @@ def test_the_key_changes_with_what_decides_and_with_nothing_else(scans):
         {"optimiser.clip": None},
         {"validate_every": 1},
         {"network": {"name": "miniature", "gates": "dec1"}},
+        {"network.dropout": 0.0},  # off, but by default it is on
     ):
         assert planned(scans, **values).key != key
     assert planned(scans, scoring=Scoring(largest_component=True)).key != key
@@ -108,6 +110,13 @@ def test_the_key_follows_the_scans_and_not_their_place_or_compression(scans, tmp
     assert planned(elsewhere).key == key
     image.write_bytes(gzip.compress(content[:-1] + bytes([content[-1] ^ 1])))
     assert planned(elsewhere).key != key
+
+
+def test_the_key_follows_the_classes_that_the_dataset_declares(scans, tmp_path):
+    described = shutil.copytree(scans, tmp_path / "scans") / "dataset.json"
+    renamed = described.read_text().replace("left_atrium", "atrium")
+    described.write_text(renamed)
+    assert planned(tmp_path / "scans").key != planned(scans).key
 
 
 def test_an_outcome_that_is_damaged_or_of_another_run_is_refused(done, tmp_path):
@@ -126,3 +135,24 @@ def test_an_outcome_that_is_damaged_or_of_another_run_is_refused(done, tmp_path)
 def test_names_are_safe_as_folders(scans, name):
     with pytest.raises(ValueError, match="use letters"):
         planned(scans, name=name)
+
+
+def test_a_stride_that_leaves_gaps_is_refused_before_training(scans):
+    with pytest.raises(ValueError, match=r"scoring.stride \(17, 4, 4\) leaves gaps: .* \(16, 16, 16\)"):
+        planned(scans, scoring=Scoring(stride=(17, 4, 4)))
+
+
+def test_scans_without_labels_are_refused_before_training(scans, tmp_path):
+    folder = shutil.copytree(scans, tmp_path / "scans")
+    (label,) = (folder / "labelsTs").iterdir()
+    label.unlink()
+    error = refused(perform, planned(folder, scoring=Scoring(split="test")), tmp_path / "runs", device="cpu")
+    assert "has 1 test scan without a label, such as " in error.reason
+    assert not (tmp_path / "runs").exists()
+
+
+def test_scores_that_are_damaged_are_refused_with_what_to_do(done, tmp_path):
+    run, _, _ = done
+    run.folder(tmp_path).mkdir()
+    (run.folder(tmp_path) / SCORES).write_text("{")
+    assert "delete it and outcome.json" in refused(run.scores, tmp_path).remedy

@@ -136,6 +136,7 @@ def test_scoring_is_read(sweep_of):
         ({"run": [{"name": "a" * 200}]}, "is too long"),
         ({"grid": {"method": ["nonsense"]}}, "'nonsense'"),
         ({"grid": {"seed": [1]}, "scoring": {"spilt": "test"}}, "field scoring.spilt does not exist, perhaps split"),
+        ({"grid": {"seed": [1]}, "scoring": {"stride": [999, 1, 1]}}, "field run: scoring.stride (999, 1, 1) leaves"),
         ({"grid": {"seed": [1]}, "scoring": {"split": "train"}}, "field scoring.split: Input should be"),
         ({"grid": {"seed": [1]}, "settings": {"data": "nowhere"}}, "field data.folder: nowhere does not exist"),
         ({"grid": {"seed": [1]}, "settings": 4}, "field settings: is not a table"),

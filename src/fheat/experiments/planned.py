@@ -2,10 +2,10 @@
 
     outcome = perform(PlannedRun("la-4-seed-0", settings), Path("runs"))
 
-A planned run has a key, the hash of everything that decides its outcome: settings, scoring and the content of the
-scans. `perform` works in `runs/NAME-KEY`, which is a run folder of `fheat train` with the scores beside it. It goes on
-where an interrupted run stopped, and reads the outcome of one that is done. A run whose settings, scoring or scans were
-changed has another key, so an old outcome is never taken for its own.
+A planned run has a key, the hash of everything that decides its outcome: settings, scoring, the content of the scans
+and the classes that their dataset declares. `perform` works in `runs/NAME-KEY`, which is a run folder of `fheat train`
+with the scores beside it. It goes on where an interrupted run stopped, and reads the outcome of one that is done. A run
+of which any of this was changed has another key, so an old outcome is never taken for its own.
 """
 
 import gzip
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat import __version__
-from fheat.data.case import Case
+from fheat.data.case import Case, Dataset
 from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
@@ -113,13 +113,16 @@ class PlannedRun:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r}: use letters, digits, dots, dashes and underscores")
+        patch, stride = self.settings.data.patch_size, self.scoring.stride or (1, 1, 1)
+        if any(step > size for step, size in zip(stride, patch, strict=True)):
+            raise ValueError(f"scoring.stride {stride} leaves gaps: use at most the patch_size {patch}")
 
     @cached_property
     def key(self) -> str:
         """Hash of everything that decides the outcome, 64 hexadecimal digits.
 
         Settings that are off by default and off here are left out, so that a later version with one more option of that
-        kind still knows the run.
+        kind still knows the run. Options of the network stay: where one is not given, the network has its own default.
         """
         names = {"method": self.settings.method.name, "network": self.settings.network.name}
         default = flattened(make_settings({"data": self.settings.data.folder, **names}))
@@ -128,7 +131,13 @@ class PlannedRun:
             for name, value in flattened(self.settings).items()
             if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
-        facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
+        dataset = open_dataset(self.settings.data.folder)
+        facts = {
+            "settings": settings,
+            "scoring": self.scoring.model_dump(mode="json"),
+            "scans": self._scans(dataset),
+            "classes": list(dataset.labels.items()),
+        }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def folder(self, runs: Path) -> Path:
@@ -146,8 +155,12 @@ class PlannedRun:
         return outcome
 
     def scores(self, runs: Path) -> Table:
-        """Return the scores of a run that is done, case by case."""
-        return Table.read(self.folder(runs) / SCORES)
+        """Return the scores of a run that is done, case by case, or raise `BadInput` where their file is damaged."""
+        path = self.folder(runs) / SCORES
+        try:
+            return Table.read(path)
+        except BadInput as error:
+            raise BadInput(path, error.reason, f"delete it and {OUTCOME} beside it, and run it again") from None
 
     def state(self, runs: Path) -> Literal["done", "interrupted", "not run yet"]:
         """Return whether the run is done, was begun, or neither."""
@@ -155,11 +168,11 @@ class PlannedRun:
             return "done"
         return "interrupted" if (self.folder(runs) / CONFIG).is_file() else "not run yet"
 
-    def _scans(self) -> list[list[str | None]]:
-        """Return the name, split and content of every scan that the run sees."""
+    def _scans(self, dataset: Dataset) -> list[list[Any]]:
+        """Return the name, split, declared spacing and content of every scan that the run sees."""
         seen = ("train", "validation", self.scoring.split)
-        cases = [case for case in open_dataset(self.settings.data.folder).cases if case.split in seen]
-        return [[case.id, case.split, *map(_content, (*case.images, case.label))] for case in cases]
+        cases = [case for case in dataset.cases if case.split in seen]
+        return [[case.id, case.split, case.spacing, *map(_content, (*case.images, case.label))] for case in cases]
 
 
 def perform(
@@ -175,6 +188,7 @@ def perform(
     done = run.outcome(runs)
     if done is not None:
         return done
+    cases_to_score(run.settings.data.folder, run.scoring.split)  # refuses before training what cannot be scored
     began = time.perf_counter()
     folder = RunFolder(run.folder(runs))
     resume = (folder.path / CONFIG).is_file()
@@ -204,8 +218,7 @@ def score(
     for done, case in enumerate(cases, start=1):
         image = read_image(case)
         label = read_label(case, image)
-        if label is None:
-            raise BadInput(case.images[0], "has no label to compare with", f"leave it out of {scoring.split}")
+        assert label is not None  # see `cases_to_score`
         spacing = None if scoring.voxels else image.spacing
         scores = evaluate_labels(predictor.segment(image).data, label.data, predictor.classes, spacing)
         rows += [ScoreRow(case.id, name, of_class) for name, of_class in scores.items()]
@@ -254,11 +267,15 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
 
 
 def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
-    """Return the scans of a split of a dataset, or raise `BadInput` where it has none."""
+    """Return the scans of a split of a dataset, or raise `BadInput` where it has none or one of them has no label."""
     dataset = open_dataset(folder)
     cases = dataset.split(split)
     if not cases:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
+    bare = [case.id for case in cases if case.label is None]
+    if bare:
+        reason = f"has {len(bare)} {split} {'scan' if len(bare) == 1 else 'scans'} without a label, such as {bare[0]}"
+        raise BadInput(dataset.root, reason, "add the labels, or score on another split")
     return cases
 
 

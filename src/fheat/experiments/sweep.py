@@ -12,8 +12,8 @@ clip = [1.0, "none"]
 seed = [0, 1, 2]
 
 [[run]]                     # or runs with names of their own; with a grid too, each of them with every combination
-name = "wide"
-network.width = 48
+name = "two-fold"
+network.kan_ratio = 2
 """
 
 import re
@@ -121,7 +121,7 @@ def _planned(path: Path, name: str, layers: Sequence[Values], scoring: Scoring) 
     except BadInput as error:
         raise BadInput(path, f"{error.reason} (run {name})", error.remedy) from None
     except ValueError as error:
-        raise _refused(path, f"run: {error}", "choose another name") from None
+        raise _refused(path, f"run: {error}", "change it") from None
 
 
 def _short_names(layers: Sequence[Values]) -> dict[str, str]:
