@@ -20,13 +20,13 @@ VALUES = {
     "optimiser.learning_rate": st.floats(1e-4, 0.1),
     "network": st.sampled_from(["fheat_seg", "light_unetr", "fheat_seg_l"]),
     "data.patch_size": st.sampled_from([[32, 32, 32], [48, 32, 32], [112, 112, 80]]),
-    "mirror": st.booleans(),
+    "tensorboard": st.booleans(),
 }
 DOTTED = {
     "seed": "schedule.seed",
     "labelled": "data.labelled",
     "network": "network.name",
-    "mirror": "data.mirror",
+    "tensorboard": "output.tensorboard",
 }
 
 
