@@ -6,6 +6,7 @@ import pytest
 
 from fheat.cli.main import main
 from fheat.experiments import reproduce as module
+from fheat.experiments.engine import Failure
 from fheat.experiments.records import ITEMS
 
 TINY = ["--data", "phantoms", "--scale", "tiny", "--device", "cpu"]
@@ -40,7 +41,7 @@ def test_an_item_without_training_is_printed_and_written(tmp_path, capsys):
 
 
 def test_failed_runs_make_the_exit_code_three(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(module, "do_runs", lambda runs, *_, **__: {run.name: "it diverged" for run in runs})
+    monkeypatch.setattr(module, "run_here", lambda runs, *_, **__: [Failure(run.name, "it diverged") for run in runs])
     assert main(["reproduce", "table2", "--rows", "la-4/fheat-seg", *TINY, "--out", str(tmp_path)]) == 3
     printed = capsys.readouterr()
     assert "not run yet; seed 0 failed: it diverged" in printed.out
@@ -58,6 +59,8 @@ def test_failed_runs_make_the_exit_code_three(tmp_path, capsys, monkeypatch):
         (["--iterations", "1"], 2, "--iterations is 1: at least 2"),
         (["--parallel", "0"], 2, "--parallel is 0: at least 1"),
         (["--seeds", "-1"], 2, "--seeds takes whole numbers"),
+        (["--device", "nonsense"], 2, "device 'nonsense' is unknown"),
+        (["--device", "cuda:999"], 2, "device 'cuda:999' cannot be used"),
         (["--data", "la=nowhere"], 3, "nowhere: does not exist"),
         (["--data", "lungs=nowhere"], 3, "is no dataset of the paper"),
     ],

@@ -2,17 +2,17 @@
 
 from contextlib import redirect_stdout
 
-from fheat.experiments.worker import Job, Wish, work
+from fheat.experiments.worker import Job, StopRequest, work
 from fheat.system.errors import BadInput
 from fheat.training.trainer import Stopped
 
 
 class Here:
-    """Does one run after the other in this process; `wishes` are handed to the workers in their order."""
+    """Does one run after the other in this process; `requests` are handed to the workers in their order."""
 
-    def __init__(self, wishes=()):
+    def __init__(self, requests=()):
         self.began, self.waiting, self.stopped = [], [], False
-        self._wishes = iter(wishes)
+        self._requests = iter(requests)
 
     def __enter__(self):
         return self
@@ -30,7 +30,7 @@ class Here:
         self.began.append(job.name)
         try:
             with open(f"{job.folder}/{job.name}.log", "a") as log, redirect_stdout(log):
-                work(job, next(self._wishes, Wish()))
+                work(job, next(self._requests, StopRequest()))
         except (BadInput, Stopped) as error:
             return {job.name: str(error)}
         return {job.name: None}

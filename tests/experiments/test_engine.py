@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from fheat.experiments.engine import Failure, Interrupted, RunsWatcher, run_all
+from fheat.experiments.engine import Failure, Interrupted, RunsWatcher, run_all, run_here
 from fheat.experiments.local import Local, places
 from fheat.experiments.planned import Outcome, perform
-from fheat.experiments.worker import Job, Wish, claims_of, work
+from fheat.experiments.worker import Job, StopRequest, claims_of, work
 from fheat.system.claims import holder
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Stopped
@@ -39,7 +39,7 @@ class Listener(RunsWatcher):
         self.heard.append((name, type(end).__name__))
 
 
-class AskAfter(Wish):
+class AskAfter(StopRequest):
     """Asks to stop in an iteration."""
 
     def __init__(self, iteration, number=signal.SIGTERM):
@@ -48,7 +48,7 @@ class AskAfter(Wish):
 
     def before(self, trainer):
         if trainer.done == self.iteration - 1:
-            self.number = self.wanted
+            self.received.append(self.wanted)
         super().before(trainer)
 
 
@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(folder, planned, tmp_pat
     assert stopped.value.iteration == 3
     assert run.state(tmp_path) == "interrupted"
     assert holder(claims_of(run, tmp_path)) is None
-    work(job, Wish())
+    work(job, StopRequest())
     assert weights(run, tmp_path) == weights(run, folder)
     assert logged(run, tmp_path) == [1, 2, 3, 4]
 
@@ -99,7 +99,7 @@ def test_asked_in_the_last_iteration_a_worker_stops_before_it_scores(folder, pla
         work(job, AskAfter(4))
     assert weights(run, tmp_path) == weights(run, folder)
     assert run.state(tmp_path) == "interrupted"
-    outcome = work(job, Wish())
+    outcome = work(job, StopRequest())
     assert (outcome.best, outcome.gates) == (run.outcome(folder).best, run.outcome(folder).gates)
 
 
@@ -128,7 +128,7 @@ def test_two_workers_with_one_run_do_it_once(planned, tmp_path):
     run = planned("seed-5", seed=5)
     job = Job.of(run, tmp_path, device="cpu", threads=None)
     outcomes = []
-    workers = [threading.Thread(target=lambda: outcomes.append(work(job, Wish()))) for _ in range(2)]
+    workers = [threading.Thread(target=lambda: outcomes.append(work(job, StopRequest()))) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -138,12 +138,38 @@ def test_two_workers_with_one_run_do_it_once(planned, tmp_path):
     assert logged(run, tmp_path) == [1, 2, 3, 4]
 
 
+def test_two_calls_in_different_processes_do_a_run_once(planned, tmp_path):
+    """Without workers, too; threads stand for the processes here."""
+    run, ends = planned("seed-5", seed=5), []
+    calls = [threading.Thread(target=lambda: ends.append(run_here([run], tmp_path, device="cpu"))) for _ in range(2)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert ends == [[run.outcome(tmp_path)]] * 2
+    assert logged(run, tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_signal_stops_what_runs_in_this_process_and_the_same_call_goes_on(planned, tmp_path):
+    class Interrupts(RunsWatcher):
+        def begins(self, name):
+            if name == "seed-4":
+                signal.raise_signal(signal.SIGTERM)
+
+    runs = [planned("seed-3", seed=3), planned("seed-4", seed=4)]
+    with pytest.raises(Interrupted) as interrupted:
+        run_here(runs, tmp_path, device="cpu", watcher=Interrupts())
+    assert interrupted.value.number == signal.SIGTERM
+    assert [run.state(tmp_path) for run in runs] == ["done", "not run yet"]
+    assert [type(end) for end in run_here(runs, tmp_path, device="cpu")] == [Outcome, Outcome]
+
+
 def test_a_worker_that_was_taken_for_dead_leaves_the_run_to_the_other(planned, tmp_path, monkeypatch, capsys):
     """It is displaced between two iterations; here nobody else goes on, so it waits, and takes the run back."""
     run = planned("seed-5", seed=5)
     monkeypatch.setattr("fheat.system.claims.BEAT", 0.05)
 
-    class Displaces(Wish):
+    class Displaces(StopRequest):
         def before(self, trainer):
             if trainer.done == 2 and not os.environ.get("DISPLACED"):
                 monkeypatch.setenv("DISPLACED", "1")
@@ -165,7 +191,7 @@ def test_a_run_whose_beginning_was_cut_off_begins_again(folder, planned, tmp_pat
     run = planned("seed-0")
     run.folder(tmp_path).mkdir(parents=True)
     (run.folder(tmp_path) / ".config.toml.0123").write_bytes(b"[da")
-    work(Job.of(run, tmp_path, device="cpu", threads=None), Wish())
+    work(Job.of(run, tmp_path, device="cpu", threads=None), StopRequest())
     assert weights(run, tmp_path) == weights(run, folder)
 
 
@@ -176,7 +202,7 @@ def test_other_scans_than_planned_are_refused(planned, scans, tmp_path, monkeypa
     one, other = sorted((tmp_path / "scans" / "labelsTr").iterdir())[:2]
     shutil.copyfile(one, other)
     moved = job.model_copy(update={"settings": job.settings | {"data": {**job.settings["data"], "folder": "scans"}}})
-    error = refused(work, moved.model_copy(update={"here": str(tmp_path)}), Wish())
+    error = refused(work, moved.model_copy(update={"here": str(tmp_path)}), StopRequest())
     assert "does not hold the scans that the run was planned with" in error.reason
     assert make_settings(moved.settings).data.folder == "scans"  # which is found from the folder of the job
 
@@ -192,6 +218,8 @@ def test_places_on_gpus_take_turns(monkeypatch):
     assert seen(None, 2) == ["0", "1", "0", "1"]
     assert seen("cuda:1", 2) == ["1", "1"]
     assert seen("cpu", 3) == [None] * 3
+    with pytest.raises(ValueError, match="device 'cuda:2' cannot be used: this machine has 2 GPUs"):
+        places("cuda:2", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
     assert seen("cuda", 1) == ["GPU-a", "GPU-b"]
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fheat.data.recipes import RECIPES
-from fheat.experiments import all_runs
 from fheat.experiments import reproduce as module
 from fheat.experiments.engine import Failure, RunsWatcher
 from fheat.experiments.overview import footnotes, overview, overview_sheet
@@ -192,7 +191,7 @@ def test_workers_are_asked_where_runs_are_to_be_parallel(plan, tmp_path, monkeyp
         asked.append(([run.name for run in runs], folder, len(engine._free)))
         return [Failure(run.name, "no memory") for run in runs]
 
-    monkeypatch.setattr(all_runs, "run_all", run_all)
+    monkeypatch.setattr(module, "run_all", run_all)
     there = Plan(plan.data, tmp_path, tiny=plan.tiny, device="cpu")
     (found,) = reproduce(chosen_items(["table2"], ["la-4/fheat-seg"]), plan=there, parallel=3)
     assert asked == [(["la-2-cse-fheat_seg-seed-0"], tmp_path / "runs", 3)]

@@ -63,3 +63,22 @@ def test_conv_blocks_halve_double_and_keep():
     assert up.shape == x.shape
     assert (up[:, :, 0] == 0).all()  # the plane both paths are padded with
     assert (up[:, :, 1:, 1:, 1:].flatten(2).abs().sum(2) > 0).all()
+
+
+def test_the_sum_of_blocks_and_the_attention_keep_float32_under_autocast():
+    """Activations of some thousands, as training makes them: bfloat16 would round the products of the attention."""
+    torch.manual_seed(0)
+    stage = LightAttentionStage(24, 2, 2, 1)
+    x = 300 * torch.randn(1, 24, 8, 8, 8)
+    seen = []
+    for block in stage.blocks:
+        block.register_forward_hook(lambda module, inputs, output: seen.append(output[0].dtype))
+    exact, attention = stage.attend(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        half, rounded = stage.attend(x)
+        conv = stage.blocks[0].mixers[0](x)
+    assert conv.dtype == torch.bfloat16
+    assert seen == [torch.float32] * 4
+    assert half.dtype == rounded.dtype == torch.float32
+    assert (half - exact).norm() < 0.02 * exact.norm()
+    assert torch.equal(attention.argmax(), rounded.argmax())

@@ -50,6 +50,7 @@ def test_a_device_may_be_asked_for():
 
 def test_a_cluster_without_what_is_asked_for_is_refused():
     assert "has no GPU" in refused(share_of, [{"CPU": 8.0}], 1, "cuda").reason
+    assert "is nonsense, which is unknown" in refused(share_of, [{"CPU": 8.0}], 1, "nonsense").reason
     assert "has no processor" in refused(share_of, [HEAD], 1, None).reason
 
 

@@ -36,6 +36,18 @@ def given(options: Any, *names: str) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
 
 
+def check_device(name: str | None) -> None:
+    """Raise `UsageError` for a device that nothing can be computed on; None is fine, a verb then chooses one."""
+    if name is None:
+        return
+    from fheat.inference.predictor import usable_device  # it imports torch
+
+    try:
+        usable_device(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def without_out(arguments: Sequence[str]) -> list[str]:
     """Return what was said, but for where the result went: it changes no number and is of this machine alone."""
     kept: list[str] = []

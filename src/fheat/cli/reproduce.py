@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import parse
+from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
 
@@ -72,6 +72,7 @@ def run(arguments: Sequence[str]) -> None:
         items = chosen_items(options.items, options.rows)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    check_device(options.device)
     with progress_bar("making scans", quiet=options.json) as show:
         plan = make_plan(
             options.data,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import parse
+from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
 
@@ -95,17 +95,12 @@ def run(arguments: Sequence[str]) -> None:
 def _engine(options: Sweep) -> "Engine":
     from fheat.experiments.local import Local
     from fheat.experiments.on_ray import OnRay
-    from fheat.inference.predictor import usable_device
 
     if options.engine == "ray":
         return OnRay(parallel=options.parallel, device=options.device, address=options.address)
     if options.address is not None:
         raise UsageError("--address is that of a Ray cluster: add --engine ray")
-    if options.device is not None:
-        try:
-            usable_device(options.device)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+    check_device(options.device)
     return Local(parallel=options.parallel, device=options.device)
 
 

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from fheat.cli.gate_screen import gate_bars
 from fheat.cli.main import UsageError, program
+from fheat.cli.options import check_device
 from fheat.cli.settings import file_settings, merged_settings, parse_settings
-from fheat.inference.predictor import usable_device
 from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
@@ -91,7 +91,7 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
 
     with handling(stop):
         options, settings = group.together(lambda: _settings(arguments))
-        group.lead(lambda: _check_device(options.device))
+        group.lead(lambda: check_device(options.device))
         screen = _Screen(settings)
         folder = RunFolder(options.out)
         with progress_bar("reading", quiet=group.rank > 0) as show:
@@ -143,15 +143,6 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
             named = value if equals else next(iter(arguments[index + 1 :]), None)
             return None if named is None or "--resume" in arguments else Path(named)
     return None
-
-
-def _check_device(name: str | None) -> None:
-    if name is None:
-        return
-    try:
-        usable_device(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _report(options: Any, finished: FinishedRun) -> None:

@@ -3,25 +3,26 @@
     outcomes = run_all(runs, Path("runs"), Local(parallel=3))
 
 Each run is done by a worker of its own, see `worker`. An engine starts workers and hears how they end; `run_all` is the
-same for all engines.
+same for all engines. `run_here` does the same in this process, one run after the other.
 """
 
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
 
 from fheat.experiments.planned import Outcome, PlannedRun
-from fheat.experiments.worker import claims_of, look_of
+from fheat.experiments.worker import StopRequest, claims_of, look_of, perform_alone
 from fheat.system.claims import BEAT, holder
 from fheat.system.errors import BadInput
 from fheat.system.files import check_folder
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
+from fheat.training.trainer import Stopped
 
 SECONDS_BETWEEN_LOOKS: Final = BEAT / 2
 """Time between two looks at how far the workers are."""
@@ -102,6 +103,35 @@ def run_all(
     return [ends[run.name] for run in runs]
 
 
+def run_here(
+    runs: Sequence[PlannedRun], folder: Path, *, device: str | None = None, watcher: RunsWatcher | None = None
+) -> list[Outcome | Failure]:
+    """Do all runs that are not done yet in this process, and return the outcome of each, or its failure.
+
+    This process knows networks and methods that were registered in it. It claims the runs as workers do, and a signal
+    stops it as it stops them.
+    """
+    watcher = watcher or RunsWatcher()
+    check_folder(folder)
+    ends: list[Outcome | Failure] = []
+    with _noting_signals() as received:
+        for run in runs:
+            if received:
+                break
+            watcher.begins(run.name)
+            try:
+                watch = partial(watcher.stands, run.name)
+                ends.append(perform_alone(run, folder, StopRequest(received), device=device, watch=watch))
+            except Stopped:
+                break
+            except BadInput as error:
+                ends.append(Failure(run.name, str(error)))
+            watcher.ends(run.name, ends[-1])
+    if received and len(ends) < len(runs):
+        raise Interrupted(received[0])
+    return ends
+
+
 def log_of(name: str, folder: Path) -> Path:
     """Return where the workers of a run write what they say."""
     return folder / f"{name}.log"
@@ -155,8 +185,5 @@ def _noting_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt(exit_code(number))
         received.append(number)
 
-    if threading.current_thread() is not threading.main_thread():  # which gets no signals
-        yield received
-        return
     with handling(note):
         yield received

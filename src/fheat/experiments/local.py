@@ -115,11 +115,17 @@ class Local(Engine):
 
 
 def places(device: str | None, parallel: int) -> list[Place]:
-    """Return the places for runs, `parallel` for each GPU or for the CPU, those of different GPUs by turns."""
+    """Return the places for runs, `parallel` for each GPU or for the CPU, those of different GPUs by turns.
+
+    Raises `ValueError` for a GPU that this machine does not have.
+    """
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.type != "cuda":
         return [Place(str(chosen))] * parallel
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = list(map(str, range(torch.cuda.device_count()))) if named is None else named.split(",")
-    wanted = gpus[: torch.cuda.device_count()] if chosen.index is None else [gpus[chosen.index]]
+    first, last = (0, torch.cuda.device_count()) if chosen.index is None else (chosen.index, chosen.index + 1)
+    wanted = gpus[first:last]
+    if not wanted:
+        raise ValueError(f"device {str(device)!r} cannot be used: this machine has {torch.cuda.device_count()} GPUs")
     return [Place("cuda", {"CUDA_VISIBLE_DEVICES": gpu.strip()}) for gpu in wanted] * parallel

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from fheat.experiments.engine import Engine, log_of
 from fheat.experiments.planned import PlannedRun
-from fheat.experiments.worker import Job, Wish, work
+from fheat.experiments.worker import Job, StopRequest, work
 from fheat.system.cluster import cluster, machines_of, share_of
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
@@ -84,19 +84,19 @@ class OnRay(Engine):
 
 def _do(job_text: str, stop_file: str) -> str | None:
     """Do a job on a worker of the cluster, and return what went wrong in one line, None if nothing did."""
-    job, wish = Job.model_validate_json(job_text), Wish()
+    job, request = Job.model_validate_json(job_text), StopRequest()
     if not Path(job.folder).is_dir():
         return f"{job.folder}: is not there on {platform.node()}; give a folder that all machines share"
 
     def look_for_stop() -> None:
         if os.path.exists(stop_file):
-            wish.number = signal.SIGTERM
+            request.received.append(signal.SIGTERM)
 
     with open(log_of(job.name, Path(job.folder)), "a") as log, redirect_stdout(log), redirect_stderr(log):
         try:
             look_for_stop()
-            wish.hear()
-            work(job, wish, look_for_stop)
+            request.check()
+            work(job, request, look_for_stop)
         except (BadInput, Stopped) as error:
             print(f"{job.name}: {error}")
             return str(error)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fheat.experiments.all_runs import do_runs, missing_runs
-from fheat.experiments.engine import RunsWatcher
+from fheat.experiments.engine import Failure, RunsWatcher, run_all, run_here
 from fheat.experiments.items import present
 from fheat.experiments.items.presented import Presented
+from fheat.experiments.local import Local
 from fheat.experiments.locations import locate
 from fheat.experiments.phantoms import paper_phantoms
 from fheat.experiments.plan import Plan, RowPlan, Tiny, plan_row
@@ -140,7 +140,8 @@ def reproduce(
     Args:
         names: names of items such as table2, or items of your own; all of the paper if none.
         rows: rows to restrict them to, see `chosen_items`.
-        parallel: number of workers on each GPU, or on the CPU; by default runs are done in this process.
+        parallel: number of workers on each GPU, or on the CPU; by default runs are done in this process, which knows
+            networks and methods that were registered in it.
         watcher: hears what becomes of each run.
         plan: a plan of `make_plan`; or give its arguments as `options`.
 
@@ -149,21 +150,28 @@ def reproduce(
     plan = make_plan(**options) if plan is None else plan
     items = chosen_items(names, rows)
     plans = _planned(items, plan)
-    failures = do_runs(_all_runs(plans), plan.runs, parallel=parallel, device=plan.device, watcher=watcher)
+    missing = _missing(plans, plan.runs)
+    if parallel is None:
+        ends = run_here(missing, plan.runs, device=plan.device, watcher=watcher)
+    else:
+        ends = run_all(missing, plan.runs, Local(parallel=parallel, device=plan.device), watcher)
+    failures = {end.name: end.reason for end in ends if isinstance(end, Failure)}
     return [_reproduced(one, plans[one.name], plan, failures) for one in items]
 
 
 def to_do(items: Iterable[Item], plan: Plan) -> list[PlannedRun]:
     """Return the runs of the items that can be done and are not done yet."""
-    return missing_runs(_all_runs(_planned(items, plan)), plan.runs)
+    return _missing(_planned(items, plan), plan.runs)
 
 
 def _planned(items: Iterable[Item], plan: Plan) -> dict[str, list[RowPlan]]:
     return {one.name: [plan_row(row, plan) for row in one.rows] for one in items}
 
 
-def _all_runs(plans: Mapping[str, Sequence[RowPlan]]) -> list[PlannedRun]:
-    return [run for of_item in plans.values() for one in of_item for run in one.runs]
+def _missing(plans: Mapping[str, Sequence[RowPlan]], folder: Path) -> list[PlannedRun]:
+    """Return the runs that are not done yet; those of one name are the same run, which several rows need."""
+    runs = {run.name: run for of_item in plans.values() for one in of_item for run in one.runs}
+    return [run for run in runs.values() if run.outcome(folder) is None]
 
 
 def _words(row: Row) -> set[str]:

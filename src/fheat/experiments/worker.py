@@ -1,4 +1,4 @@
-"""The work on one run of many: claim it, do it or go on with it, say how far it is, stop when asked.
+"""The work on one of many runs: claim it, do it or go on with it, say how far it is, stop when asked.
 
     python -m fheat.experiments.worker < job.json
 
@@ -73,12 +73,14 @@ class Job(BaseModel):
         return run
 
 
-class Wish(Observer):
-    """The wish that a worker stops: heard while scans are read, and after an iteration, when the state is saved."""
+class StopRequest(Observer):
+    """The request that a run stops: it is heard while scans are read, and after an iteration, when the state is saved.
 
-    def __init__(self) -> None:
-        self.number = 0
-        """The signal that asks to stop, 0 for none."""
+    `received` has the signals that asked for it, and may grow at any moment.
+    """
+
+    def __init__(self, received: list[int] | None = None) -> None:
+        self.received = [] if received is None else received
         self.training = False
         """Whether there is something to save."""
 
@@ -87,19 +89,19 @@ class Wish(Observer):
         self.training = True
 
     def before(self, trainer: Trainer) -> None:
-        """Pass the wish on to the run."""
-        if self.number:
-            trainer.stop(self.number)
+        """Pass the request on to the trainer."""
+        if self.received:
+            trainer.stop(self.received[0])
 
     def end(self, trainer: Trainer) -> None:
         """Stop before the network is scored, if that was asked during the last iteration."""
         self.training = False
-        self.hear(trainer.done)
+        self.check(trainer.done)
 
-    def hear(self, iteration: int = 0) -> None:
-        """Raise `Stopped` if the worker is asked to stop."""
-        if self.number:
-            raise Stopped(iteration, self.number)
+    def check(self, iteration: int = 0) -> None:
+        """Raise `Stopped` if the run is asked to stop."""
+        if self.received:
+            raise Stopped(iteration, self.received[0])
 
 
 class _Held(Observer):
@@ -113,30 +115,88 @@ class _Held(Observer):
         self._claim.check()
 
 
-def work(job: Job, wish: Wish, beating: Callable[[], None] = lambda: None) -> Outcome:
-    """Do a run, or what is missing of it, once nobody else does, and return its outcome.
+def work(job: Job, request: StopRequest, beating: Callable[[], None] = lambda: None) -> Outcome:
+    """Do the run of a job where it is to be done, print how far it is now and then, and return its outcome.
 
-    `beating` is called every few seconds by another thread and may express the wish to stop.
+    `beating` is called every few seconds by another thread and may ask to stop.
     """
     with suppress(OSError):  # where that folder is missing, relative paths are too, and are refused by name
         os.chdir(job.here)
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    run, folder = job.run(), Path(job.folder)
+    last = time.monotonic()
+
+    def say(words: str) -> None:
+        print(f"{job.name}: {words}", flush=True)
+
+    def watch(look: Look) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            say(look.standing())
+
+    return perform_alone(job.run(), Path(job.folder), request, device=job.device, watch=watch, say=say, beating=beating)
+
+
+def perform_alone(
+    run: PlannedRun,
+    folder: Path,
+    request: StopRequest,
+    *,
+    device: str | None = None,
+    watch: Callable[[Look], None] = lambda look: None,
+    say: Callable[[str], None] = lambda words: None,
+    beating: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Do a run, or what is missing of it, as soon as no other process does it, and return its outcome.
+
+    Args:
+        run: the run.
+        folder: folder of all runs.
+        request: stops the run when it is asked to.
+        device: `cpu` or `cuda`; a GPU where there is one.
+        watch: called with a `Look` every fifty iterations.
+        say: called with a line when the run begins and ends.
+        beating: called every few seconds by another thread.
+
+    A process that was taken for dead leaves the run to the one that has taken it over, and waits for that.
+    """
 
     def wait(owner: Holder | None) -> None:
         beating()
-        wish.hear()
+        request.check()
+
+    def read(done: int, total: int) -> None:
+        request.check()
 
     while (done := run.outcome(folder)) is None:
         with suppress(Displaced), claimed(claims_of(run, folder), waiting=wait, beating=beating) as claim:
-            return _perform(run, folder, claim, wish, job.device)
-        _say(run, "was silent for too long, and another worker goes on with it")
+
+            def note(look: Look, claim: Claim = claim) -> None:
+                claim.note = asdict(look)
+                watch(look)
+
+            own = run.folder(folder)
+            _remove_abandoned(own)
+            begins = "goes on" if (own / CONFIG).exists() else "begins"
+            say(f"{begins}: {platform.node()}, process {os.getpid()}")
+            observers = [request, _Held(claim)]
+            outcome = perform(run, folder, device=device, watch=note, reading=read, observers=observers)
+            say(f"done after {outcome.seconds:.0f} s")
+            return outcome
+        say("was silent for too long, and another worker goes on with it")
     return done
 
 
+def _remove_abandoned(own: Path) -> None:
+    """Remove what a process left that died while it began the run."""
+    if own.is_dir() and not (own / CONFIG).exists():
+        for abandoned in own.glob(f".{CONFIG}.*"):
+            abandoned.unlink()
+
+
 def claims_of(run: PlannedRun, folder: Path) -> Path:
-    """Return where workers claim a run."""
+    """Return where processes claim a run."""
     return folder / ".claims" / run.folder(folder).name
 
 
@@ -145,50 +205,23 @@ def look_of(holder: Holder | None) -> Look | None:
     return None if holder is None or not holder.note else Look(**holder.note)
 
 
-def _perform(run: PlannedRun, folder: Path, claim: Claim, wish: Wish, device: str | None) -> Outcome:
-    own = run.folder(folder)
-    if own.is_dir() and not (own / CONFIG).exists():
-        for abandoned in own.glob(f".{CONFIG}.*"):  # by a worker that died while it began the run
-            abandoned.unlink()
-    _say(run, f"{'goes on' if (own / CONFIG).exists() else 'begins'}: {platform.node()}, process {os.getpid()}")
-    last = time.monotonic()
-
-    def watch(look: Look) -> None:
-        nonlocal last
-        claim.note = asdict(look)
-        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            _say(run, look.standing())
-
-    def read(done: int, total: int) -> None:
-        wish.hear()
-
-    outcome = perform(run, folder, device=device, watch=watch, reading=read, observers=[wish, _Held(claim)])
-    _say(run, f"done after {outcome.seconds:.0f} s")
-    return outcome
-
-
-def _say(run: PlannedRun, words: str) -> None:
-    print(f"{run.name}: {words}", flush=True)
-
-
 def main() -> int:
     """Do the job that standard input describes, and return the exit code of the process."""
     job = Job.model_validate_json(sys.stdin.buffer.read())
-    wish, parent = Wish(), os.getppid()
+    request, parent = StopRequest(), os.getppid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if wish.number or not wish.training:
+        if request.received or not request.training:
             raise KeyboardInterrupt(exit_code(number))  # asked twice, or with nothing to save: do not wait
-        wish.number = number
+        request.received.append(number)
 
     def live_with_parent() -> None:
         if os.getppid() != parent:
-            wish.number = signal.SIGTERM
+            request.received.append(signal.SIGTERM)
 
     try:
         with handling(stop):
-            work(job, wish, live_with_parent)
+            work(job, request, live_with_parent)
     except Stopped as stopped:
         print(f"{job.name}: stopped and saved at iteration {stopped.iteration}", flush=True)
         return exit_code(stopped.reason)

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from fheat.nn.layers import crop_to, one_group
+from fheat.ops.dct import autocasts, without_autocast
 
 
 class LightAttention(nn.Module):
     """Attention on one third of the channels, convolutions on the other two, all on a grid sampled with stride r.
 
-    First third: 1x1x1 to q, k, v, then `softmax(q k^T) v` without a scale. The other two: 1x1x1 to half the channels,
-    batch norm, GELU, grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel = stride = r),
-    GN, 1x1x1. Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives,
+    First third: 1x1x1 to q, k, v, then `softmax(q k^T) v` without a scale, in float32 under autocast too: activations
+    reach thousands, and a product of two of them is rounded by thousands in bfloat16. The other two: 1x1x1 to half the
+    channels, batch norm, GELU, grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel =
+    stride = r), GN, 1x1x1. Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives,
     (N, 1, X/r, Y/r, Z/r).
     """
 
@@ -49,9 +51,10 @@ class LightAttention(nn.Module):
 
     def _attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         batch, _, *grid = x.shape
-        query, key, value = self.qkv(x).reshape(batch, self.heads, -1, x[0, 0].numel()).chunk(3, dim=2)
-        weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
-        attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
+        with without_autocast(x):
+            query, key, value = self.qkv(x).reshape(batch, self.heads, -1, x[0, 0].numel()).chunk(3, dim=2)
+            weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
+            attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
         received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid)
         return attended, received
 
@@ -103,7 +106,12 @@ class LightAttentionStage(nn.Module):
         return self.attend(x)[0]
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features and the attention map, (N, 1, X/r, Y/r, Z/r)."""
+        """Return the features and the attention map, (N, 1, X/r, Y/r, Z/r).
+
+        The sum of the blocks has no norm and grows from block to block, so it is kept in float32 under autocast too.
+        """
+        if autocasts(x):
+            x = x.float()
         attention = x
         for block in self.blocks:
             x, attention = block(x)

@@ -109,12 +109,14 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
+def autocasts(x: Tensor) -> bool:
+    """Return whether operations on the device of `x` choose their own precision now."""
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Return a context in which products of float32 tensors stay float32, even inside autocast."""
-    kind = x.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def _every_axis(x: Tensor, dims: int, transform: Transform, channels_last: bool, *, inverse: bool) -> Tensor:
@@ -126,7 +128,7 @@ def _every_axis(x: Tensor, dims: int, transform: Transform, channels_last: bool,
     grid = tuple(x.shape[last - dims : last])
     if 0 in grid:
         raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
-    with _without_autocast(x):
+    with without_autocast(x):
         x = x.to(compute_dtype(x))
         if x.numel() == 0:  # an empty batch; FFT libraries refuse it
             return x

@@ -92,6 +92,8 @@ def share_of(machines: Sequence[Mapping[str, float]], parallel: int, device: str
     """
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
     kind = (device or ("cuda" if with_gpus else "cpu")).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise BadInput("--device", f"is {device}, which is unknown", "use cpu or cuda")
     if kind == "cuda":
         if not with_gpus:
             raise BadInput("cluster", "has no GPU", "leave out --device cuda, or add a machine with one")

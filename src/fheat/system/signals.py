@@ -1,6 +1,7 @@
 """Signals that ask a program to stop, and the exit codes that say so."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,7 +17,13 @@ def exit_code(number: int) -> int:
 
 @contextmanager
 def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `stop` with the number of each signal that asks to stop, while the body runs."""
+    """Call `stop` with the number of each signal that asks to stop, while the body runs.
+
+    In another thread than the main one, which gets all signals, nothing happens.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     previous = {number: signal.signal(number, stop) for number in EXIT}
     try:
         yield
