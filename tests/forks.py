@@ -6,6 +6,7 @@ of a module, called in the new process; its exit code, standard output and stand
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -41,7 +42,9 @@ class Fork:
         if self.code is None:
             self.send(signal.SIGKILL)
             self._process.join()
-        return self.code, *((self._printed / name).read_text() for name in ("stdout", "stderr"))
+        printed, warned = ((self._printed / name).read_text() for name in ("stdout", "stderr"))
+        shutil.rmtree(self._printed)
+        return self.code, printed, warned
 
 
 def _begin_server():

@@ -225,13 +225,19 @@ def _one_block_per_stage(monkeypatch):
     monkeypatch.setattr("fheat.networks.fheat_seg.DEPTHS", (1, 1, 1, 1))
 
 
-@pytest.mark.long
+def few_stages():
+    """FHEAT-Seg with one block in the first, the deepest and the last stage, and nothing in the others."""
+    model = create_model("fheat_seg", patch_size=PATCH)
+    for site in ("enc2", "enc3", "dec4", "dec3", "dec2"):
+        setattr(model, site, nn.Identity())
+    return model
+
+
 @pytest.mark.usefixtures("_one_block_per_stage")
 def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     """Node for node the network in which every gate is replaced by nn.Identity."""
     x = torch.randn(1, 1, *PATCH)
-    model = create_model("fheat_seg", patch_size=PATCH)
-    model = with_closed(model, *gates_of(model))
+    model = with_closed(few_stages(), "enc1", "enc4", "dec1")
     full, _ = exported_targets(model, x)
     small, inputs = exported_targets(retire(model), x)
     without = copy.deepcopy(model)
@@ -249,19 +255,18 @@ def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     axes = [
         length for calls in gate_calls(model, (x,)).values() for call in calls for length in call.grid if length > 1
     ]
-    assert len(axes) == 16 * 3 - 4  # 16 FHEAT blocks on three axes; the bottom grid 2x2x1 has four calls with two
+    assert len(axes) == 6 * 3 - 2  # 6 FHEAT blocks on three axes; the bottom grid 2x2x1 has two calls with two
     assert full["aten.matmul.default"] + full["aten.bmm.default"] == 2 * len(axes)  # a product out and one back
-    assert sum(full[target] for target in transform_nodes) > 100
+    assert sum(full[target] for target in transform_nodes) > 40
     assert sum(small[target] for target in transform_nodes) == 0
-    assert sum(full.values()) - sum(small.values()) > 500
+    assert sum(full.values()) - sum(small.values()) > 180
     assert not [name for name in inputs if "gate" in name or "lifted" in name]
 
 
 @pytest.mark.usefixtures("_one_block_per_stage")
 def test_one_survivor_leaves_only_its_own_transform():
     x = torch.randn(1, 1, *PATCH)
-    closed = ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2")
-    small, inputs = exported_targets(retire(with_closed(create_model("fheat_seg", patch_size=PATCH), *closed)), x)
+    small, inputs = exported_targets(retire(with_closed(few_stages(), "enc1", "enc4")), x)
     assert small["aten.bmm.default"] == 2 * 4  # two FHEATs; two of three axes are batched, out and back
     assert [name for name in inputs if name.startswith("p_") and "gate" in name] == [
         "p_dec1_gate_theta",

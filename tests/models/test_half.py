@@ -59,11 +59,13 @@ def test_gates_are_exactly_what_they_were(tmp_path):
     model = stirred(patch_size=PATCH)
     restored = load(save(model, tmp_path / "whole", dtype="float16"))
     small = load(save(retire(model), tmp_path / "retired", dtype="float16"))
-    rows = [(row.site, row.D, row.alpha, row.state) for row in allocation(model)]
-    assert [(row.site, row.D, row.alpha, row.state) for row in allocation(restored)] == rows
-    assert [row.state for row in allocation(restored)].count("closed") == 4
+    rows, again = (
+        [(row.site, row.D, row.alpha, row.state) for row in allocation(network)] for network in (model, restored)
+    )
+    assert again == rows
+    assert [state for *_, state in again].count("closed") == 4
     assert restored.get_submodule("dec2.gate").strength.item() == pytest.approx(1e-9)
-    assert [row.D for row in allocation(small)] == [row.D for row in allocation(model)]
+    assert [row.D for row in allocation(small)] == [D for _, D, *_ in rows]
     x = torch.randn(1, 1, *PATCH)
     with torch.no_grad():
         assert torch.equal(small(x), restored(x))

@@ -386,9 +386,9 @@ def test_a_closed_gate_answers_with_one():
     assert response(0.5, 0.8, 2.0) == pytest.approx(math.exp(-1))
 
 
-def test_inside_the_network_where_it_is_asked_for(finished_fheat_seg, tmp_path):
+def test_inside_the_network_where_it_is_asked_for(report, finished_fheat_seg, tmp_path):
+    assert "Inside the network" not in read(report).text
     run = shutil.copytree(finished_fheat_seg, tmp_path / "run")
-    assert "Inside the network" not in read(write_report(run, tmp_path / "without.html", scans=0)).text
     page = read(write_report(run, tmp_path / "with.html", scans=0, inside=True, figures=tmp_path / "figures")).text
     assert "Inside the network" in page
     assert "a grid of one voxel has no frequency but the constant" in page

@@ -115,7 +115,7 @@ def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
-    settings = config(batch=1, iterations=300, checkpoint_every=1, validate_every=1000)
+    settings = config(method="supervised", batch=1, iterations=300, checkpoint_every=1, validate_every=1000)
     code, printed, error = Fork(train_and_be_killed, settings, tmp_path / "killed", 50).outcome(600)
     assert code == 0, error[-2000:]
     kills, reached = json.loads(printed)
