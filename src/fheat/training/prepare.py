@@ -145,7 +145,7 @@ def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torc
         model,
         method,
         Batches(store, draws, settings.data.patch_size, augment=settings.data.augment),
-        method.own_optimiser(model) or AdamW(model, settings.optimiser, method.trained()),
+        method.own_optimiser(model) or AdamW(model, settings.optimiser, method.trained(), method),
         Schedule(iterations, settings.schedule.warm_up, spike),
         precision=torch.bfloat16 if half else torch.float32,
         average=settings.optimiser.average,
