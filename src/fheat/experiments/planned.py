@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat import __version__
 from fheat.data.case import Case
-from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
@@ -38,7 +37,8 @@ from fheat.training.checkpoints import MAY_CHANGE, flattened
 from fheat.training.observers import Look
 from fheat.training.run_folder import CONFIG, RunFolder
 from fheat.training.runs import read_history
-from fheat.training.settings import TrainSettings
+from fheat.training.scans import open_run_dataset
+from fheat.training.settings import DataSettings, TrainSettings
 from fheat.training.settings_sources import make_settings
 from fheat.training.train import begin, finish
 from fheat.training.trainer import Observer
@@ -158,7 +158,7 @@ class PlannedRun:
     def _scans(self) -> list[list[str | None]]:
         """Return the name, split and content of every scan that the run sees."""
         seen = ("train", "validation", self.scoring.split)
-        cases = [case for case in open_dataset(self.settings.data.folder).cases if case.split in seen]
+        cases = [case for case in open_run_dataset(self.settings.data).cases if case.split in seen]
         return [[case.id, case.split, *map(_content, (*case.images, case.label))] for case in cases]
 
 
@@ -196,7 +196,7 @@ def score(
     model: Path, settings: TrainSettings, scoring: Scoring, *, device: str | None = None, progress: Progress = silent
 ) -> Table:
     """Segment the scans of a split with a saved network and return the scores of every case and class."""
-    cases = cases_to_score(settings.data.folder, scoring.split)
+    cases = cases_to_score(settings.data, scoring.split)
     stride = scoring.stride or settings.validation.stride
     windows = None if stride is None else Windows(settings.data.patch_size, stride)
     predictor = Predictor(model, windows=windows, largest_component=scoring.largest_component, device=device)
@@ -253,9 +253,9 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
     )
 
 
-def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
-    """Return the scans of a split of a dataset, or raise `BadInput` where it has none."""
-    dataset = open_dataset(folder)
+def cases_to_score(data: DataSettings, split: str) -> tuple[Case, ...]:
+    """Return the scans of a split of a run's dataset, or raise `BadInput` where it has none."""
+    dataset = open_run_dataset(data)
     cases = dataset.split(split)
     if not cases:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
