@@ -21,10 +21,11 @@ import fheat
 from fheat import create_model
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
-from fheat.methods.cse import box_and_step, draw_box, soft_mask
+from fheat.methods.cse import box_and_step, draw_box
 from fheat.methods.losses import masked_dice_loss
 from fheat.methods.teacher import LARGEST_DECAY, Teacher, ramp_factor, ramped_weight
 from fheat.methods.ua_mt import entropy, uncertainty_threshold
+from fheat.methods.views import soft_mask
 from fheat.networks.average import average_decay
 from fheat.ops.voxel_sums import voxel_sums
 from tests.methods.predictions import consistency, cse

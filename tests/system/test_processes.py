@@ -5,8 +5,9 @@ import pickle
 import pytest
 import torch
 
-from fheat.methods.cse import box_scores, gamma, noise, soft_mask
+from fheat.methods.cse import box_scores
 from fheat.methods.teacher import noisy
+from fheat.methods.views import gamma, noise, soft_mask
 from fheat.system.errors import BadInput
 from fheat.system.processes import ALONE, Group, acting_as, current, joined
 

@@ -15,28 +15,36 @@ from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.training.runs import read_history
 from fheat.training.trainer import Stopped
-from tests.training.helpers import SMALL, SMALL_WORDS, Run
+from tests.training.helpers import SMALL, SMALL_WORDS, Run, StopAfter
 
 SHORT = SMALL | {"iterations": 3, "warm_up": 1, "batch": 1}
 
 
-@pytest.mark.parametrize("method", ["mean_teacher", "ua_mt"])
-def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
-    """The teacher is part of every checkpoint."""
-    settings = config(method=method, iterations=4, batch=1, checkpoint_every=100, validate_every=100)
+@pytest.mark.parametrize(
+    ("method", "remembered"),
+    [
+        ("mean_teacher", "teacher.network."),
+        ("ua_mt", "teacher.network."),
+        ("bcp", "teacher.network."),
+        ("cps", "second."),
+        ("fixmatch", ""),
+    ],
+)
+def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method, remembered):
+    """The teacher or the second network is part of every checkpoint."""
+    more = {"method.pretraining": 2} if method == "bcp" else {}
+    settings = config(method=method, iterations=4, batch=2, checkpoint_every=100, validate_every=100, **more)
     whole = Run(settings, tmp_path / "whole")
     whole.train()
-    cut = Run(settings, tmp_path / "cut")
-    cut.stop()
     with pytest.raises(Stopped):
-        cut.train()
+        Run(settings, tmp_path / "cut", observers=[StopAfter(3)]).train()
     torch.manual_seed(99)
     again = Run(settings, tmp_path / "cut", resume=True)
-    assert again.done == 1
+    assert again.done == 3
     again.train()
     assert torch.equal(whole.step.history, again.step.history)
     states = whole.step.state(), again.step.state()
-    assert any(name.startswith("method.teacher.network.") for name in states[0])
+    assert any(name.startswith(f"method.{remembered}") for name in states[0]) == (remembered != "")
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

@@ -78,14 +78,14 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
-@pytest.mark.parametrize("method", ["cse", "supervised"])
-def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
+@pytest.mark.parametrize(("method", "each"), [("cse", 1), ("supervised", 1), ("bcp", 2), ("cps", 1), ("fixmatch", 1)])
+def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method, each):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
 
     In single precision one voxel whose confidence is rounded to the other side of its threshold is 1.5e-5 of the
     consistency loss. Without dropout, whose masks are drawn inside the network by each process for its own scans.
     """
-    for size, batch in ((2, 1), (1, 2)):
+    for size, batch in ((2, each), (1, 2 * each)):
         _, path = settings(f"by-{size}", method=method, batch=batch, iterations=20)
         train(path, tmp_path / f"run-{size}", size, programs.train_precisely)
     expected, found = (lines(tmp_path / f"run-{size}")[0] for size in (1, 2))
@@ -96,7 +96,8 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     states = [newest_checkpoint(tmp_path / f"run-{size}" / "checkpoints").tensors for size in (1, 2)]
     learned = [{name: value for name, value in state.items() if name.startswith("model.")} for state in states]
     assert largest_difference(*learned) < 1e-10
-    assert expected[-1]["total"] < 0.8 * expected[0]["total"]
+    if method != "bcp":  # whose stages have different losses
+        assert expected[-1]["total"] < 0.8 * expected[0]["total"]
     if method == "cse":
         assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
         assert found[0]["accepted"] != found[-1]["accepted"]

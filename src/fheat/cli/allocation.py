@@ -36,6 +36,7 @@ from fheat.system.errors import BadInput
 from fheat.system.files import check_folder, write_file
 from fheat.system.progress import progress_bar
 from fheat.training.runs import Saved, open_saved
+from fheat.training.scans import open_run_dataset
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,14 @@ def _analyse(
 
 def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tuple[Case, ...]]:
     """Return the name of the dataset and the scans to run over."""
-    folders = (
-        {options.data}
-        if options.data
-        else {saved.record.settings.data.folder for saved in every if saved.record is not None}
-    )
-    if len(folders) != 1:
+    trained_on = {
+        (saved.record.settings.data.folder, saved.record.settings.data.fold): saved.record.settings.data
+        for saved in every
+        if saved.record is not None
+    }
+    if not options.data and len(trained_on) != 1:
         raise UsageError("--data is missing: give the dataset with the scans to run over")
-    dataset = open_dataset(str(folders.pop()))
+    dataset = open_dataset(options.data) if options.data else open_run_dataset(trained_on.popitem()[1])
     cases = dataset.split(options.split)[: options.cases]
     if not cases:
         splits = ", ".join(dict.fromkeys(case.split for case in dataset.cases))

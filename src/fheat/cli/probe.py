@@ -12,7 +12,6 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
-from fheat.data.layouts import open_dataset
 from fheat.gates.probe import Others, Probe
 from fheat.inference.predictor import usable_device
 from fheat.networks.registry import NetworkSpec, spec_of
@@ -23,6 +22,8 @@ from fheat.system.files import check_file, write_file
 from fheat.system.machine import memory_for
 from fheat.system.progress import progress_bar
 from fheat.training.runs import Saved, open_saved
+from fheat.training.scans import open_run_dataset
+from fheat.training.settings import DataSettings
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def run(arguments: Sequence[str]) -> None:
     spec = spec_of(saved.model)
     if not gates_of(saved.model):
         raise BadInput(options.model, "has no gates to probe", "give a network with gates, see fheat models")
-    data, labelled = _trained_on(options, saved)
-    dataset = open_dataset(data)
+    trained = _trained_on(options, saved)
+    data, labelled, dataset = trained.folder, trained.labelled, open_run_dataset(trained)
     classes = checked_classes(options.model, spec, saved.card, dataset)
     plan = _plan(options, labelled, spec)
     with progress_bar("reading") as show:
@@ -101,15 +102,15 @@ def _device(name: str | None) -> torch.device:
         raise UsageError(str(error)) from None
 
 
-def _trained_on(options: ProbeOptions, saved: Saved) -> tuple[str, int | None]:
+def _trained_on(options: ProbeOptions, saved: Saved) -> DataSettings:
     """Return the dataset and how many of its labels to use: what is given, else what the run had."""
-    data = None if options.data is None else str(options.data)
-    if saved.record is not None:
-        trained = saved.record.settings.data
-        return data or trained.folder, trained.labelled if options.labelled is None else options.labelled
-    if data is None:
+    run = None if saved.record is None else saved.record.settings.data
+    labelled = options.labelled if options.labelled is not None or run is None else run.labelled
+    if options.data is not None:
+        return DataSettings.model_construct(folder=str(options.data), labelled=labelled)
+    if run is None:
         raise UsageError("--data is missing: give the dataset with labelled scans")
-    return data, options.labelled
+    return run.model_copy(update={"labelled": labelled})
 
 
 def _plan(options: ProbeOptions, labelled: int | None, spec: NetworkSpec) -> ProbePlan:

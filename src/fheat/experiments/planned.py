@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat import __version__
 from fheat.data.case import Case, Dataset
-from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
@@ -38,7 +37,8 @@ from fheat.training.checkpoints import MAY_CHANGE, flattened
 from fheat.training.observers import Look
 from fheat.training.run_folder import CONFIG, RunFolder
 from fheat.training.runs import read_history
-from fheat.training.settings import TrainSettings
+from fheat.training.scans import open_run_dataset
+from fheat.training.settings import DataSettings, TrainSettings
 from fheat.training.settings_sources import make_settings
 from fheat.training.train import begin, finish
 from fheat.training.trainer import Observer
@@ -131,7 +131,7 @@ class PlannedRun:
             for name, value in flattened(self.settings).items()
             if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
-        dataset = open_dataset(self.settings.data.folder)
+        dataset = open_run_dataset(self.settings.data)
         facts = {
             "settings": settings,
             "scoring": self.scoring.model_dump(mode="json"),
@@ -188,7 +188,7 @@ def perform(
     done = run.outcome(runs)
     if done is not None:
         return done
-    cases_to_score(run.settings.data.folder, run.scoring.split)  # refuses before training what cannot be scored
+    cases_to_score(run.settings.data, run.scoring.split)  # refuses before training what cannot be scored
     began = time.perf_counter()
     folder = RunFolder(run.folder(runs))
     resume = (folder.path / CONFIG).is_file()
@@ -210,7 +210,7 @@ def score(
     model: Path, settings: TrainSettings, scoring: Scoring, *, device: str | None = None, progress: Progress = silent
 ) -> Table:
     """Segment the scans of a split with a saved network and return the scores of every case and class."""
-    cases = cases_to_score(settings.data.folder, scoring.split)
+    cases = cases_to_score(settings.data, scoring.split)
     stride = scoring.stride or settings.validation.stride
     windows = None if stride is None else Windows(settings.data.patch_size, stride)
     predictor = Predictor(model, windows=windows, largest_component=scoring.largest_component, device=device)
@@ -266,9 +266,9 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
     )
 
 
-def cases_to_score(folder: str, split: str) -> tuple[Case, ...]:
-    """Return the scans of a split of a dataset, or raise `BadInput` where it has none or one of them has no label."""
-    dataset = open_dataset(folder)
+def cases_to_score(data: DataSettings, split: str) -> tuple[Case, ...]:
+    """Return the scans of a split of a run's dataset, or raise `BadInput` where it has none or one has no label."""
+    dataset = open_run_dataset(data)
     cases = dataset.split(split)
     if not cases:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")

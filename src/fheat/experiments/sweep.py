@@ -142,9 +142,10 @@ def _check(path: Path, runs: Sequence[PlannedRun]) -> None:
         if same is not None:
             raise _refused(path, f"run: {same.name} and {run.name} have the same settings", "remove one")
         names[run.name.lower()] = run
-    for folder, split in dict.fromkeys((run.settings.data.folder, run.scoring.split) for run in runs):
+    seen = {(run.settings.data.folder, run.settings.data.fold, run.scoring.split): run for run in runs}
+    for (_, _, split), run in seen.items():
         try:
-            cases_to_score(folder, split)
+            cases_to_score(run.settings.data, split)
         except BadInput as error:
             raise _refused(path, f"data.folder: {error.path} {error.reason}", error.remedy) from None
 

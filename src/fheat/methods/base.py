@@ -114,6 +114,8 @@ class Method(nn.Module):
     """Whether output channels may be nested regions instead of exclusive classes."""
     passes: ClassVar[tuple[int, int]] = (1, 0)
     """Crops that go through a network per labelled crop, with default settings: with gradients, and without."""
+    current_stage: int = 0
+    """Stage that the run is in. Training sets it before an iteration, also in a run that goes on; see `stage`."""
 
     def __init__(self, settings: MethodSettings, task: Task) -> None:
         super().__init__()
@@ -147,7 +149,8 @@ class Method(nn.Module):
     def stage(self, iteration: int) -> int:
         """Return the stage that an iteration belongs to, counted from 0; a method without stages has one.
 
-        What `losses` does may depend on the stage; a captured iteration is dropped where a new one begins.
+        What `losses` does may depend on `current_stage`, the largest of the stages so far: a run that is made longer
+        does not go back to a stage that it has left. A captured iteration is dropped where a new stage begins.
         """
         return 0
 

@@ -5,9 +5,6 @@ from its facts. Deliberate differences: no blank volumes in the strong pass (the
 disturb); one pass over the weak view, without gradients, where the code makes two; one pass over everything that is
 learned from; thresholds, boxes and components as tensor code. `box` chooses between the two conventions for what lies
 inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
-
-Every random number is drawn on the device of the images from its default generator, for the batch of all processes
-together, of which each process uses its rows.
 """
 
 from functools import lru_cache
@@ -19,8 +16,10 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
+from fheat.methods.boxes import box_length, box_mask
 from fheat.methods.losses import mixture_loss, supervised_terms
 from fheat.methods.teacher import ramp_factor
+from fheat.methods.views import gamma, noise, soft_mask
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
@@ -87,7 +86,7 @@ class CSE(Method):
             seen = model.forward_features(weak)
             view = read_weak(seen.logits, self.threshold)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
-            box = draw_box(seen.attention, weak.shape[2:]) > 0
+            box = draw_box(seen.attention, weak.shape[2:])
             mask = box if self.options.box == "labelled" else ~box
             mixture = torch.where(mask, batch.images, weak)
         logits = model(torch.cat([batch.images, soft_mask(strong), mixture]))
@@ -119,41 +118,6 @@ class CSE(Method):
         regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
         sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
         return sums.split([len(target) for target in targets])
-
-
-def gamma(images: Tensor, low: Tensor, high: Tensor, exponents: tuple[float, float] = (0.7, 1.5)) -> Tensor:
-    """Return ((x - low) / (high - low))^g with one g per crop, uniform between the exponents.
-
-    Shapes: images (B, C, X, Y, Z); `low` and `high`, (B, C), are the extremes of the whole scan, so that all crops of
-    it are treated alike. The result stays in [0, 1]; it is not mapped back. An exponent of one only rescales.
-    """
-    group = processes.current()
-    power = torch.empty(group.size * len(images), 1, 1, 1, 1, device=images.device).uniform_(*exponents)
-    low, high = (bound.view(*bound.shape, 1, 1, 1) for bound in (low, high))
-    return ((images - low) / (high - low + 1e-7)).clamp(min=0).pow(group.rows(power))
-
-
-def noise(images: Tensor, largest: float = 0.1, probability: float = 0.5) -> Tensor:
-    """Add white noise to each crop with the given probability, its deviation uniform up to `largest`."""
-    group = processes.current()
-    count, channels, *grid = images.shape
-    shape = (group.size * count, 1, 1, 1, 1)
-    deviation = torch.rand(shape, device=images.device) * largest
-    deviation = torch.where(torch.rand(shape, device=images.device) < probability, deviation, 0.0)
-    # Crops lie in memory channel by channel, and that is the order of the draws.
-    white = torch.empty(channels, len(deviation), *grid, dtype=images.dtype, device=images.device).transpose(0, 1)
-    return images + group.rows(deviation) * group.rows(white.normal_())
-
-
-def soft_mask(images: Tensor, block: int = 16, keep: float = 0.5) -> Tensor:
-    """Multiply each crop by a random block pattern, interpolated trilinearly, so that most voxels are dimmed.
-
-    Blocks of `block` voxels are kept with probability `keep` before the interpolation; keeping all changes nothing.
-    """
-    group = processes.current()
-    grid = [round(length / block) for length in images.shape[2:]]
-    kept = group.rows(torch.rand(group.size * len(images), 1, *grid, device=images.device) > 1 - keep)
-    return images * F.interpolate(kept.to(images.dtype), size=images.shape[2:], mode="trilinear", align_corners=False)
 
 
 class WeakView(NamedTuple):
@@ -210,7 +174,7 @@ def pseudo_labels(view: WeakView) -> Tensor:
 
 
 def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
-    """Draw one of 27 boxes, more likely where attention is high, and return it as a mask (X, Y, Z) of ones and zeros.
+    """Draw one of 27 boxes, more likely where attention is high, and return its mask, (X, Y, Z) bool.
 
     Boxes measure two thirds of the patch and start at 0, 1 and 2 strides of half the rest. Scores are the attention in
     each box over the batch of all processes, brought to [0, 1]; their softmax is the chance. Equal scores make a
@@ -218,12 +182,8 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     """
     chance = box_scores(attention, patch).flatten().softmax(dim=0)
     choice = (chance / torch.empty_like(chance).exponential_()).argmax()
-    mask = attention.new_ones((), dtype=torch.float32)
-    for place, length in zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True):
-        box, step = box_and_step(length)
-        index = torch.arange(length, device=attention.device) - place * step
-        mask = mask[..., None] * ((index >= 0) & (index < box)).float()
-    return mask
+    places = zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True)
+    return box_mask([place * box_and_step(length)[1] for place, length in places], patch)
 
 
 def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
@@ -242,7 +202,7 @@ def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
 
 def box_and_step(length: int) -> tuple[int, int]:
     """Return the box's length along an axis of the patch, and the distance between starts."""
-    box = int(2 / 3 * length)
+    box = box_length(length)
     return box, int((length - box) / 2)
 
 

@@ -52,10 +52,10 @@ def half_supervised_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (sums.entropy.sum() / sums.voxels.sum() + dice) / 2
 
 
-def mixture_loss(sums: VoxelSums) -> Tensor:
-    """Return half of Dice plus cross-entropy: of region 0, which has labels, and with half the weight of region 1,
-    which has pseudo-labels.
+def mixture_loss(sums: VoxelSums, pseudo_weight: float = 0.5) -> Tensor:
+    """Return half of Dice plus cross-entropy: of region 0, which has labels, and with its own weight of region 1, which
+    has pseudo-labels.
     """
     entropy = sums.entropy.sum(dim=0) / (sums.voxels.sum(dim=(0, 2)) + 1e-16)
     labelled, pseudo = (masked_dice_loss(sums) + entropy).unbind()
-    return (labelled + 0.5 * pseudo) / 2
+    return (labelled + pseudo_weight * pseudo) / 2

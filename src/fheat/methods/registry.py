@@ -15,6 +15,9 @@ _BUILT_IN = {
     "supervised": "fheat.methods.supervised:Supervised",
     "mean_teacher": "fheat.methods.mean_teacher:MeanTeacher",
     "ua_mt": "fheat.methods.ua_mt:UAMT",
+    "bcp": "fheat.methods.bcp:BCP",
+    "cps": "fheat.methods.cps:CPS",
+    "fixmatch": "fheat.methods.fixmatch:FixMatch",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

@@ -16,7 +16,7 @@ def validation_section(history: RunHistory, saved: Saved, scans: int, progress: 
     """Return the section with the first validation scans, or with the reason why they are left out."""
     title = "Validation scans"
     try:
-        segmented = segment_validation_scans(saved.model, history.settings.data.folder, scans, progress)
+        segmented = segment_validation_scans(saved.model, history.settings.data, scans, progress)
         figures = [scan_figure(scan) for scan in segmented]
     except BadInput as error:
         return PageSection(title, paragraph(f"Left out, because the dataset of the run cannot be read: {error}."))

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fheat.data.layouts import open_dataset
 from fheat.gates.gradients import Loss
 from fheat.models.card import Card
 from fheat.models.folder import load
@@ -26,6 +25,7 @@ from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.studies.probe_scans import ProbePlan, checked_classes, draw_crops, supervised_loss
 from fheat.system import processes
+from fheat.training.scans import open_run_dataset
 from fheat.training.settings import TrainSettings
 
 
@@ -69,7 +69,7 @@ def measure_order_gradients(
 ) -> list[OrderGradient]:
     """Return dL/dalpha of a saved network for the supervised loss on random crops of its labelled training scans."""
     model = load(folder)
-    card, spec, dataset = getattr(model, "card", Card()), spec_of(model), open_dataset(settings.data.folder)
+    card, spec, dataset = getattr(model, "card", Card()), spec_of(model), open_run_dataset(settings.data)
     plan = ProbePlan(settings.data.patch_size, batches, settings.data.labelled, seed=settings.schedule.seed)
     classes = checked_classes(str(folder), spec, card, dataset)
     where = processes.own_device(device)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
 from fheat.io.volume import Volume
 from fheat.metrics.masks import dice
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
+from fheat.training.scans import open_run_dataset
+from fheat.training.settings import DataSettings
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class ComparedScan:
 
 
 def segment_validation_scans(
-    model: nn.Module, dataset: str, count: int, progress: Progress = silent
+    model: nn.Module, data: DataSettings, count: int, progress: Progress = silent
 ) -> Iterator[ComparedScan]:
-    """Yield the first `count` validation scans of a dataset, segmented by the network with its full sliding window.
+    """Yield the first `count` validation scans of a run, segmented by the network with its full sliding window.
 
     One scan is in memory at a time. Raises `BadInput` where the dataset cannot be read, and `ValueError` where the
     network cannot segment a scan.
     """
-    cases = open_dataset(dataset).split("validation")[:count]
+    cases = open_run_dataset(data).split("validation")[:count]
     predictor = Predictor(model)
     for done, case in enumerate(cases, start=1):
         image = read_image(case)

@@ -51,15 +51,22 @@ class AdamW:
     """AdamW whose learning rate, clipping and skipping are tensors.
 
     An update whose gradient has a norm that is not finite changes nothing but `skipped`, which counts it. Gradients
-    longer than `settings.clip` are scaled to that length. `also` are parameters beside those of the network.
+    longer than `settings.clip` are scaled to that length. `also` are parameters beside those of the network, and
+    `holder` is the module that has them, such as a method with a second network.
     """
 
-    def __init__(self, model: nn.Module, settings: OptimiserSettings, also: Iterable[nn.Parameter] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: OptimiserSettings,
+        also: Iterable[nn.Parameter] = (),
+        holder: nn.Module | None = None,
+    ) -> None:
         self.parameters = [parameter for parameter in (*model.parameters(), *also) if parameter.requires_grad]
         device = self.parameters[0].device
         self.clip = math.inf if settings.clip is None else settings.clip
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        groups = parameters_by_rate(model, settings, also)
+        groups = parameters_by_rate(model, settings, also, holder)
         self._rates = list(groups)
         self.adamw = torch.optim.AdamW(
             [{"params": some, "lr": torch.zeros((), device=device)} for some in groups.values()],
@@ -107,11 +114,17 @@ class AdamW:
 
 
 def parameters_by_rate(
-    model: nn.Module, settings: OptimiserSettings, also: Iterable[nn.Parameter] = ()
+    model: nn.Module,
+    settings: OptimiserSettings,
+    also: Iterable[nn.Parameter] = (),
+    holder: nn.Module | None = None,
 ) -> dict[float, list[nn.Parameter]]:
-    """Return the trained parameters by their learning rate after the warm-up."""
+    """Return the trained parameters by their learning rate after the warm-up.
+
+    Gates and rational activations have rates of their own, in the network and in the `holder` of `also`.
+    """
     factors: dict[int, float] = {}
-    for module in model.modules():
+    for module in (*model.modules(), *(() if holder is None else holder.modules())):
         if isinstance(module, FractionalHeat):
             for parameter, factor in ((module.theta, settings.theta), (module.delta, settings.delta)):
                 if parameter is not None:

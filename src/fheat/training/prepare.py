@@ -7,7 +7,6 @@ import torch
 
 from fheat.data.case import Dataset
 from fheat.data.classes import Classes, classes_of, has_regions
-from fheat.data.layouts import open_dataset
 from fheat.data.preprocessing import Preprocessing
 from fheat.data.stream import place
 from fheat.inference.windows import Windows
@@ -21,7 +20,7 @@ from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
 from fheat.training.batches import Batches, draw
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
-from fheat.training.scans import Scans, load_scans
+from fheat.training.scans import Scans, load_scans, open_run_dataset
 from fheat.training.settings import TrainSettings
 from fheat.training.step import Step
 
@@ -68,7 +67,7 @@ def prepare(settings: TrainSettings, *, device: str | None = None, progress: Pro
     """
     group = processes.current()
     where = group.together(lambda: processes.own_device(device))
-    dataset = group.together(lambda: open_dataset(settings.data.folder))
+    dataset = group.together(lambda: open_run_dataset(settings.data))
     classes = group.together(lambda: run_classes(dataset, settings))
     scans = group.together(lambda: _load(dataset, classes, settings, progress))
     return Prepared(settings, dataset, scans, classes, _build(settings, scans, classes, where))
@@ -145,7 +144,7 @@ def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torc
         model,
         method,
         Batches(store, draws, settings.data.patch_size, augment=settings.data.augment),
-        method.own_optimiser(model) or AdamW(model, settings.optimiser, method.trained()),
+        method.own_optimiser(model) or AdamW(model, settings.optimiser, method.trained(), method),
         Schedule(iterations, settings.schedule.warm_up, spike),
         precision=torch.bfloat16 if half else torch.float32,
         average=settings.optimiser.average,

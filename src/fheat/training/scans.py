@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from fheat.data.appearance import Appearance, Looks
 from fheat.data.case import Case, Dataset, Spacing
 from fheat.data.classes import Classes
+from fheat.data.folds import Fold, with_fold
 from fheat.data.intensity import Moments
+from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
 from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
@@ -21,6 +23,7 @@ from fheat.data.store import Packed, Size, pack
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
+from fheat.training.settings import DataSettings
 
 Role = Literal["labelled", "unlabelled", "validation"]
 MOST_READERS = 8
@@ -57,6 +60,12 @@ class Scans:
     def unlabelled(self) -> int:
         """Number of scans that are trained without their labels."""
         return len(self.names) - self.labelled
+
+
+def open_run_dataset(data: DataSettings) -> Dataset:
+    """Return the dataset of a run, with the fold of its settings where they name one, or raise `BadInput`."""
+    dataset = open_dataset(data.folder)
+    return dataset if data.fold is None else with_fold(dataset, Fold.read(data.fold))
 
 
 def load_scans(

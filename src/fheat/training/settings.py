@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fheat.data.folds import Fold
 from fheat.data.orientation import check_codes
 from fheat.data.preprocessing import Intensity
 from fheat.methods.base import MethodSettings, Regions, Task
@@ -39,6 +40,9 @@ class DataSettings(Section):
     """Dataset folder; see fheat data check."""
     labelled: Annotated[PositiveInt | None, Short("labelled")] = None
     """Number of training scans whose labels are used, from the first on; all that have one if none."""
+    fold: Annotated[str | None, Short("fold")] = None
+    """Fold that validates while the others train, such as 2/5: the labelled scans of the splits train and validation go
+    to the folds in turn. The splits of the dataset if none."""
     patch_size: Annotated[Triple, Short("patch_size")] = (112, 112, 80)
     """Size of a crop in voxels."""
     batch: Annotated[PositiveInt, Short("batch")] = 2
@@ -53,6 +57,11 @@ class DataSettings(Section):
     resident: Annotated[Literal["auto", "yes", "no"], Short("resident")] = "auto"
     """Whether all scans are kept on the GPU (yes), or in host memory with only the crops of an iteration on the GPU
     (no); auto keeps them there if they take at most half of its free memory. The outcome is the same."""
+
+    @field_validator("fold")
+    @classmethod
+    def _names_a_fold(cls, fold: str | None) -> str | None:
+        return None if fold is None else str(Fold.read(fold))
 
 
 class PreprocessingSettings(Section):

@@ -52,7 +52,6 @@ class Step:
         self._trained = [*model.parameters(), *method.trained()]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ran = self._done = 0
-        self._stage = 0
         self._closed_before: list[FractionalHeat] = []
 
     def __call__(self) -> None:
@@ -105,8 +104,8 @@ class Step:
     def state(self) -> dict[str, Tensor]:
         """Return copies of everything the next iteration depends on, and of what was logged so far.
 
-        Weights and buffers of network and method, moments of the optimiser, iteration, skipped updates, history, and
-        the states of the random generators of host and device. All processes call this and get the same: what each
+        Weights and buffers of network and method, moments of the optimiser, iteration, stage, skipped updates, history,
+        and the states of the random generators of host and device. All processes call this and get the same: what each
         remembers of its own crops is gathered, everything else is alike in all.
         """
         state = {f"model.{name}": value for name, value in self.model.state_dict().items()}
@@ -117,6 +116,7 @@ class Step:
             state |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
         state |= {f"optimiser.{name}": value for name, value in self.optimiser.state().items()}
         state["iteration"] = self.iteration
+        state["stage"] = torch.tensor(self.method.current_stage)
         state["skipped"] = self.optimiser.skipped
         state["history"] = self.history[: int(self.iteration)]
         state["generator.cpu"] = torch.get_rng_state()
@@ -136,7 +136,7 @@ class Step:
         self.optimiser.restore(_part(state, "optimiser."))
         self.iteration.copy_(state["iteration"])
         self._done = int(state["iteration"])
-        self._stage = self.method.stage(max(self._done - 1, 0))
+        self.method.current_stage = int(state.get("stage", 0))  # older checkpoints are of methods without stages
         self.optimiser.skipped.copy_(state["skipped"])
         self.history[: len(state["history"])] = state["history"].to(self.history.device)
         torch.set_rng_state(state["generator.cpu"])
@@ -145,9 +145,10 @@ class Step:
 
     def _enter_stage(self, stage: int) -> None:
         """Let the method begin its next stage, whose iteration is another one and is captured anew."""
-        if stage != self._stage:
+        if stage > self.method.current_stage:
+            self.method.current_stage = stage
             self.method.begin_stage(self.model, stage)
-            self._stage, self._graph, self._ran = stage, None, 0
+            self._graph, self._ran = None, 0
 
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.

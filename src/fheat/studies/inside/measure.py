@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fheat.data.case import Case
-from fheat.data.layouts import open_dataset
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
@@ -30,6 +29,7 @@ from fheat.studies.inside.residual import Spectrum, bottleneck_blocks, mean_spec
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 from fheat.training.runs import Saved, open_saved
+from fheat.training.scans import open_run_dataset
 
 SCANS_WITH_MAPS = 5
 """Number of scans, the first ones, of which a plane of the attention is kept."""
@@ -57,7 +57,7 @@ def analyse_run(run: Path, progress: Progress = silent) -> tuple[Analysis, list[
     """
     saved = open_saved(str(run))
     assert saved.record is not None
-    dataset = open_dataset(saved.record.settings.data.folder)
+    dataset = open_run_dataset(saved.record.settings.data)
     cases = dataset.split("validation")
     if not cases:
         raise ValueError("the dataset has no validation scans")
