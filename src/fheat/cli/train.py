@@ -25,7 +25,7 @@ from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
-from fheat.training.run_folder import RunFolder
+from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.train import FinishedRun, begin, finish
 from fheat.training.trainer import Stopped, Trainer
@@ -46,6 +46,8 @@ class Train:
 
     Example: fheat train --resume --out run
 
+    Example: fheat train --resume --out run --iterations 20000
+
     Example: torchrun --nproc-per-node 2 -m fheat train scans --labelled 4 --out run
     """
 
@@ -59,7 +61,7 @@ class Train:
     """Settings under one name, where no option and no file says otherwise. paper follows the paper's words: no gradient
     is clipped, and the network is chosen every 200 iterations."""
     resume: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Go on with the run in --out; it knows its settings."""
+    """Go on with the run in --out; it knows its settings. With --iterations it becomes longer, or ends earlier."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE", help_behavior_hint="")] = None
     """Device to train on, cpu or cuda; a GPU where there is one."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -120,13 +122,15 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
     file = {} if path is None else file_settings(path)
     options, given = parse_settings(Train, "train", arguments, file)
     if options.resume:
-        said = [f"--{section}.{name}".replace("_", "-") for section, values in given.items() for name in values]
+        names = [f"{section}.{name}" for section, values in given.items() for name in values]
+        said = [f"--{name}".replace("_", "-") for name in names if name != LENGTH]
         said += ["--config"] if options.config is not None else []
         said += ["--preset"] if options.preset is not None else []
         said += ["DATA"] if options.dataset is not None else []
         if said:
             raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said)}")
-        return options, RunFolder(options.out).settings()
+        run = RunFolder(options.out)
+        return options, merged_settings(run.settings().model_dump(), given, run.path) if given else run.settings()
     if options.dataset is not None:
         given.setdefault("data", {})["folder"] = str(options.dataset)
     elif not isinstance(file.get("data"), dict) or not file["data"].get("folder"):

@@ -2,6 +2,7 @@
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +26,35 @@ class Draws(NamedTuple):
     chances: tuple[Tensor, Tensor]
 
 
+def draw_run(
+    scans: tuple[int, int], crops: tuple[int, int], iterations: int, seed: int, first: int | None = None
+) -> Draws:
+    """Draw the crops of a run that was begun with `first` iterations, if that was another number: those of `draw` for
+    that number, of which the last are left out, or which more follow.
+
+    Draws for n + k iterations start with those for n: more are drawn by a generator of its own for each kind of draw.
+    """
+    first = iterations if first is None else first
+    begun = draw(scans, crops, first, seed)
+    if iterations <= first:
+        return Draws(*((kind[0][:iterations], kind[1][:iterations]) for kind in begun))
+    states = np.random.SeedSequence([seed, first]).generate_state(6, np.uint64)
+    generators = [torch.Generator().manual_seed(int(state)) for state in states]
+    orders = (
+        continue_order(begun.orders[0], scans[0], iterations, generators[0]),
+        scans[0] + continue_order(begun.orders[1] - scans[0], scans[1], iterations, generators[1]),
+    )
+
+    def more(old: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.cat([old, draw_places(old.shape[1], iterations - first, generator)])
+
+    places = more(begun.places[0], generators[2]), more(begun.places[1], generators[3])
+    chances = more(begun.chances[0], generators[4]), more(begun.chances[1], generators[5])
+    return Draws(orders, places, chances)
+
+
 def draw(scans: tuple[int, int], crops: tuple[int, int], iterations: int, seed: int) -> Draws:
-    """Draw the crops of a run from so many (labelled, unlabelled) scans; unlabelled scans follow the labelled ones.
+    """Draw crops from so many (labelled, unlabelled) scans; unlabelled scans follow the labelled ones.
 
     `crops` is the number of labelled and unlabelled crops per iteration and process.
     """
@@ -51,6 +79,23 @@ def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generat
     rounds = -(-iterations * batch // scans)
     order = torch.cat([torch.randperm(scans, generator=generator) for _ in range(rounds)])
     return order[: iterations * batch].view(iterations, batch)
+
+
+def continue_order(order: Tensor, scans: int, iterations: int, generator: torch.Generator) -> Tensor:
+    """Return an order of `draw_order`, (n, batch), followed by more of its kind up to so many iterations.
+
+    First come the scans that the last permutation still owes.
+    """
+    batch = order.shape[1]
+    if batch == 0:
+        return torch.zeros(iterations, 0, dtype=torch.int64)
+    begun = order.flatten()
+    seen = begun[begun.numel() // scans * scans :]
+    owed = torch.randperm(scans, generator=generator)
+    parts = [begun, owed[~torch.isin(owed, seen)]]
+    rounds = -(-(iterations * batch - parts[0].numel() - parts[1].numel()) // scans)
+    parts += [torch.randperm(scans, generator=generator) for _ in range(rounds)]
+    return torch.cat(parts)[: iterations * batch].view(iterations, batch)
 
 
 def draw_places(batch: int, iterations: int, generator: torch.Generator) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fheat.system.errors import BadInput
 from fheat.system.files import write_folder
-from fheat.training.run_folder import RunFolder
+from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import stored_settings
 
@@ -100,11 +100,28 @@ MAY_CHANGE = frozenset(
 """Settings that do not decide how the weights go on: where the scans lie, and when to look."""
 
 
+def first_length(folder: RunFolder, settings: TrainSettings, checkpoint: Checkpoint | None) -> int | None:
+    """Return the number of iterations that a run was begun with; None where no checkpoint says so.
+
+    Raises `BadInput` where the run has done more iterations than it now shall have.
+    """
+    if checkpoint is None:
+        return None
+    if settings.schedule.iterations < checkpoint.iteration:
+        reason = f"has done {checkpoint.iteration} iterations, more than {settings.schedule.iterations}"
+        raise BadInput(folder.path, reason, "give a larger number of iterations")
+    if "settings" not in checkpoint.facts:
+        return None
+    told = stored_settings(checkpoint.facts["settings"], folder.checkpoints).schedule.iterations
+    return int(checkpoint.facts.get("first", told))
+
+
 def check_same_run(
     folder: RunFolder, settings: TrainSettings, scans: dict[str, Any], checkpoint: Checkpoint | None
 ) -> None:
     """Raise `BadInput` where settings or scans are not those the run began with, as its folder and checkpoint tell.
 
+    The number of iterations may be another one.
     `scans` is the set as the checkpoint's fact `set` has it: lists of names, or numbers, by what they are. Checkpoints
     of older versions have no such fact and go on.
     """
@@ -144,5 +161,7 @@ def _difference(before: Any, now: Any) -> str:
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> str:
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     return ", ".join(
-        f"another {name} ({before.get(name)}, not {now.get(name)})" for name in names if name not in MAY_CHANGE
+        f"another {name} ({before.get(name)}, not {now.get(name)})"
+        for name in names
+        if name not in MAY_CHANGE and name != LENGTH
     )

@@ -134,9 +134,12 @@ class Checkpoints(Observer):
         group = processes.current()
         facts = {
             "best": trainer.best,
+            "latest": trainer.latest,
             "settings": trainer.settings.model_dump(mode="json"),
             "set": trainer.prepared.identity(),
         } | ({} if group.size == 1 else {"processes": group.size})
+        if trainer.prepared.first != trainer.settings.schedule.iterations:
+            facts["first"] = trainer.prepared.first
         checkpoint = Checkpoint(trainer.done, trainer.step.state(), facts)
         group.lead(lambda: save_checkpoint(self._folder.checkpoints, checkpoint))
 

@@ -18,7 +18,7 @@ from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
-from fheat.training.batches import Batches, draw
+from fheat.training.batches import Batches, draw, draw_run
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
 from fheat.training.scans import Scans, load_scans, open_run_dataset
 from fheat.training.settings import TrainSettings
@@ -34,6 +34,8 @@ class Prepared:
     scans: Scans
     classes: Classes
     step: Step
+    first: int
+    """Number of iterations that the run was begun with; the settings have the number that it has now."""
 
     @property
     def windows(self) -> Windows:
@@ -60,17 +62,21 @@ class Prepared:
         return Batches(store, draw(_counts(self.scans), crops, count, seed), data.patch_size, augment=data.augment)
 
 
-def prepare(settings: TrainSettings, *, device: str | None = None, progress: Progress = silent) -> Prepared:
+def prepare(
+    settings: TrainSettings, *, device: str | None = None, progress: Progress = silent, first: int | None = None
+) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
-    All processes that train together call this and see the same data; `progress` is called after each scan.
+    All processes that train together call this and see the same data; `progress` is called after each scan. `first` is
+    the number of iterations that the run was begun with, if it was another one.
     """
     group = processes.current()
     where = group.together(lambda: processes.own_device(device))
     dataset = group.together(lambda: open_run_dataset(settings.data))
     classes = group.together(lambda: run_classes(dataset, settings))
     scans = group.together(lambda: _load(dataset, classes, settings, progress))
-    return Prepared(settings, dataset, scans, classes, _build(settings, scans, classes, where))
+    first = settings.schedule.iterations if first is None else first
+    return Prepared(settings, dataset, scans, classes, _build(settings, scans, classes, where, first), first)
 
 
 def run_classes(dataset: Dataset, settings: TrainSettings) -> Classes:
@@ -121,7 +127,7 @@ def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress:
     )
 
 
-def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torch.device) -> Step:
+def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torch.device, first: int) -> Step:
     seed, research, iterations = settings.schedule.seed, settings.research, settings.schedule.iterations
     torch.manual_seed(seed)
     if settings.optimiser.deterministic:
@@ -136,7 +142,7 @@ def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torc
     with memory_for(f"a set of {len(scans.volumes)} scans", folder, device, "set data.resident to no"):
         store = place(scans.volumes, device, settings.data.resident)
     scans.volumes.clear()  # the store has them
-    draws = draw(_counts(scans), (method.labelled, method.unlabelled), iterations, seed)
+    draws = draw_run(_counts(scans), (method.labelled, method.unlabelled), iterations, seed, first)
     method.prepare(model, build)
     spike = NO_SPIKE if research.spike_at is None else Spike(research.spike_at, research.spike_for, research.spike)
     half = settings.optimiser.precision == "bf16" and device.type == "cuda"

@@ -11,6 +11,8 @@ from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import read_settings, to_toml
 
 CONFIG, LOG = "config.toml", "log.jsonl"
+LENGTH = "schedule.iterations"
+"""The setting that may be another one when a run goes on: it becomes longer, or ends earlier."""
 
 
 class RunFolder:
@@ -30,11 +32,16 @@ class RunFolder:
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
 
-    def settings(self) -> TrainSettings:
-        """Return the settings of the run that lies here, or raise `BadInput` where none does."""
+    def settings(self, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
+        """Return the settings of the run that lies here, some of them replaced, or raise `BadInput` where none does."""
         if not (self.path / CONFIG).is_file():
             raise BadInput(self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of fheat train")
-        return read_settings(self.path / CONFIG)
+        return read_settings(self.path / CONFIG, overrides)
+
+    def set_length(self, iterations: int) -> None:
+        """Give the run another number of iterations in its `config.toml`, where it has not this one already."""
+        if self.settings().schedule.iterations != iterations:
+            write_file(self.path / CONFIG, to_toml(self.settings({LENGTH: iterations})).encode())
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to `log.jsonl`."""

@@ -12,11 +12,11 @@ from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
-from fheat.training.checkpoints import check_same_run, newest_checkpoint
+from fheat.training.checkpoints import Checkpoint, check_same_run, first_length, newest_checkpoint
 from fheat.training.observers import Checkpoints, LogFile, Look, Numbers, Perturbations
 from fheat.training.prepare import Prepared, prepare
 from fheat.training.probing import Probes, check_probes
-from fheat.training.run_folder import RunFolder
+from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import make_settings
 from fheat.training.tensorboard import TensorBoard
@@ -59,7 +59,7 @@ def train(
     Args:
         settings: all settings; or give them as `values`: by section (`optimiser={"clip": None}`) or by short name.
         out: run folder, new or empty; with `resume` that of a run that was interrupted.
-        resume: go on with the run in `out`; it knows its settings.
+        resume: go on with the run in `out`; it knows its settings, of which `iterations` may be another number.
         device: `cpu` or `cuda`; a GPU where there is one.
         watch: called with a `Look` every fifty iterations.
         reading: called after each scan that is read.
@@ -70,7 +70,8 @@ def train(
     """
     folder = RunFolder(Path(out))
     if settings is None:
-        settings = folder.settings() if resume and not values else make_settings(values, "fheat.train")
+        goes_on = resume and all(name in ("iterations", LENGTH) for name in values)
+        settings = folder.settings(values) if goes_on else make_settings(values, "fheat.train")
     elif values:
         raise TypeError(f"settings are given twice: leave out {', '.join(values)}")
     trainer = begin(settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers)
@@ -97,13 +98,16 @@ def begin(
     board = TensorBoard(folder.path) if settings.output.tensorboard else None
     if board is not None:
         group.lead(board.check)
-    prepared = prepare(settings, device=device, progress=reading)
+    checkpoint = _newest(folder) if resume else None
+    first = first_length(folder, settings, checkpoint)
+    prepared = prepare(settings, device=device, progress=reading, first=first)
     check_probes(prepared)
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]
     trainer = Trainer(prepared, [*standard, *observers, Checkpoints(folder)])
     if resume:
-        _go_on(trainer, folder, board)
+        _go_on(trainer, folder, board, checkpoint)
+        group.lead(lambda: folder.set_length(settings.schedule.iterations))
     else:
         group.lead(lambda: folder.begin(settings))
     return trainer
@@ -137,12 +141,18 @@ def _refused(prepared: Prepared, folder: RunFolder, error: ValueError) -> Except
     return BadInput(folder.path, reason, "use a larger batch or patch_size")
 
 
-def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None) -> None:
-    """Restore the newest checkpoint, if there is one, and drop what was logged after it."""
+def _newest(folder: RunFolder) -> Checkpoint | None:
+    """Return the newest checkpoint of a run, None where there is none yet."""
     group = processes.current()
     checkpoint = group.together(lambda: newest_checkpoint(folder.checkpoints))
     if len(set(group.tell(checkpoint.iteration if checkpoint else 0))) > 1:
         raise BadInput(folder.path, "is not the same for all processes", "use a folder that they share")
+    return checkpoint
+
+
+def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None, checkpoint: Checkpoint | None) -> None:
+    """Restore a checkpoint, if there is one, and drop what was logged after it."""
+    group = processes.current()
     check_same_run(folder, trainer.settings, trainer.prepared.identity(), checkpoint)
     if checkpoint is not None:
         count = checkpoint.facts.get("processes", 1)
@@ -151,7 +161,7 @@ def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None) -> No
             raise BadInput(folder.path, f"is the run of {count} processes, not {group.size}", remedy)
         trainer.step.restore(checkpoint.tensors)
         trainer.done = checkpoint.iteration
-        trainer.best = checkpoint.facts["best"]
+        trainer.best, trainer.latest = checkpoint.facts["best"], checkpoint.facts.get("latest")
 
     def rewind() -> None:
         kept = folder.rewind_log(trainer.done if checkpoint else -1)  # what is logged at 0 comes again
