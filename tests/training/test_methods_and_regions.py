@@ -20,10 +20,20 @@ from tests.training.helpers import SMALL, SMALL_WORDS, Run
 SHORT = SMALL | {"iterations": 3, "warm_up": 1, "batch": 1}
 
 
-@pytest.mark.parametrize("method", ["mean_teacher", "ua_mt"])
+REMEMBERED = {
+    "mean_teacher": ("teacher.network.", {}),
+    "ua_mt": ("teacher.network.", {}),
+    "caml": ("memory.vectors", {"method.compared": 4, "method.memory": 40, "method.added": 20}),
+    "mlrp": ("second.", {}),
+}
+"""Part of each method that checkpoints must hold, and options with which a short run uses all of it."""
+
+
+@pytest.mark.parametrize("method", REMEMBERED)
 def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
-    """The teacher is part of every checkpoint."""
-    settings = config(method=method, iterations=4, batch=1, checkpoint_every=100, validate_every=100)
+    """A teacher, a second network and a memory are part of every checkpoint."""
+    part, options = REMEMBERED[method]
+    settings = config(method=method, iterations=4, batch=1, checkpoint_every=100, validate_every=100, **options)
     whole = Run(settings, tmp_path / "whole")
     whole.train()
     cut = Run(settings, tmp_path / "cut")
@@ -36,7 +46,7 @@ def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
     again.train()
     assert torch.equal(whole.step.history, again.step.history)
     states = whole.step.state(), again.step.state()
-    assert any(name.startswith("method.teacher.network.") for name in states[0])
+    assert any(name.startswith(f"method.{part}") and value.any() for name, value in states[0].items())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

@@ -78,7 +78,7 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
-@pytest.mark.parametrize("method", ["cse", "supervised"])
+@pytest.mark.parametrize("method", ["cse", "supervised", "mlrp"])
 def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
 
@@ -100,6 +100,21 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     if method == "cse":
         assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
         assert found[0]["accepted"] != found[-1]["accepted"]
+
+
+def test_two_processes_remember_the_same(settings, tmp_path):
+    """Memory, second network and running statistics of the heads stay alike, so that a checkpoint holds those of all.
+
+    The attention across samples sees the crops of its own process: two are not one with twice the batch here.
+    """
+    options = {"method.memory": 40, "method.added": 20, "method.compared": 4}
+    made, _ = settings("two", method="caml", batch=1, iterations=3, validate_every=100, **options)
+    codes, printed, errors = outcome(start([made, tmp_path / "run"], program=programs.train_and_tell))
+    assert codes == [0, 0], errors
+    one, other = map(json.loads, printed)
+    assert one == other
+    assert one["memory.written"] > 0
+    assert any(name.startswith("second.") for name in one)
 
 
 @pytest.mark.long

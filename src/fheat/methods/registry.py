@@ -15,6 +15,8 @@ _BUILT_IN = {
     "supervised": "fheat.methods.supervised:Supervised",
     "mean_teacher": "fheat.methods.mean_teacher:MeanTeacher",
     "ua_mt": "fheat.methods.ua_mt:UAMT",
+    "caml": "fheat.methods.caml:CAML",
+    "mlrp": "fheat.methods.mlrp:MLRP",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
