@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PATCH = (48, 48, 32)
 
 
-METHODS = ("cse", "supervised", "mean_teacher", "ua_mt")
+METHODS = ("cse", "supervised", "mean_teacher", "ua_mt", "caml", "mlrp")
 
 
 def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse", average=None, **options):
@@ -34,12 +34,16 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, me
         images = [np.round(image * levels) / levels for image in images]
     labels = [(image > 0.5).astype(np.uint8) for image in images]
     store = kind(pack_all(images, labels, PATCH), "cuda")
-    model = create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
+
+    def network():
+        return create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
+
+    model = network()
     rule = method_class(method)
     rule = rule(rule.Settings(name=method), Task(PATCH, 2, iterations=iterations)).cuda()
-    rule.prepare(model, lambda: model)
+    rule.prepare(model, network)
     batches = Batches(store, draw((2, 4), (rule.labelled, rule.unlabelled), iterations, 0), PATCH)
-    optimiser = AdamW(model, OptimiserSettings(), list(rule.parameters()))
+    optimiser = AdamW(model, OptimiserSettings(), rule.trained())
     return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision, average=average)
 
 

@@ -16,6 +16,7 @@ import fheat.training.prepare as prepare
 import fheat.training.validation as validation
 from fheat.cli.main import main
 from fheat.data.store import VolumeStore
+from fheat.system import processes
 from fheat.training.checkpoints import Checkpoint, newest_checkpoint, save_checkpoint
 from tests.training.helpers import Run, changed
 
@@ -51,6 +52,14 @@ def train_precisely(*words):
     torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)
     torch.nn.utils.get_total_norm = lambda gradients: single(norm(gradients))  # which is what the fused update takes
     return train(*words)
+
+
+def train_and_tell(settings, folder):
+    """Train among other processes and print the sums of all that the method holds at the end, on each of them."""
+    with processes.joined():
+        run = Run(settings, folder)
+        run.train()
+        print(json.dumps({name: value.double().sum().item() for name, value in run.step.method.state_dict().items()}))
 
 
 def train_on_a_full_disk(*words):

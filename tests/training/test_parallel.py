@@ -78,7 +78,9 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
-@pytest.mark.parametrize(("method", "each"), [("cse", 1), ("supervised", 1), ("bcp", 2), ("cps", 1), ("fixmatch", 1)])
+@pytest.mark.parametrize(
+    ("method", "each"), [("cse", 1), ("supervised", 1), ("bcp", 2), ("cps", 1), ("fixmatch", 1), ("mlrp", 1)]
+)
 def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method, each):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
 
@@ -101,6 +103,21 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method, 
     if method == "cse":
         assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
         assert found[0]["accepted"] != found[-1]["accepted"]
+
+
+def test_two_processes_remember_the_same(settings, tmp_path):
+    """Memory, second network and running statistics of the heads stay alike, so that a checkpoint holds those of all.
+
+    The attention across samples sees the crops of its own process: two are not one with twice the batch here.
+    """
+    options = {"method.memory": 40, "method.added": 20, "method.compared": 4}
+    made, _ = settings("two", method="caml", batch=1, iterations=3, validate_every=100, **options)
+    codes, printed, errors = outcome(start([made, tmp_path / "run"], program=programs.train_and_tell))
+    assert codes == [0, 0], errors
+    one, other = map(json.loads, printed)
+    assert one == other
+    assert one["memory.written"] > 0
+    assert any(name.startswith("second.") for name in one)
 
 
 @pytest.mark.long

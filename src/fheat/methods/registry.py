@@ -18,6 +18,8 @@ _BUILT_IN = {
     "bcp": "fheat.methods.bcp:BCP",
     "cps": "fheat.methods.cps:CPS",
     "fixmatch": "fheat.methods.fixmatch:FixMatch",
+    "caml": "fheat.methods.caml:CAML",
+    "mlrp": "fheat.methods.mlrp:MLRP",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

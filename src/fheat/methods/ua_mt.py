@@ -16,6 +16,7 @@ from torch import Tensor
 from fheat.methods.base import Batch, Task
 from fheat.methods.losses import half_supervised_loss
 from fheat.methods.mean_teacher import MeanTeacher, MeanTeacherSettings
+from fheat.methods.probabilities import entropy
 from fheat.methods.teacher import noisy, ramp_factor, ramped_weight
 from fheat.networks.base import SegmentationNetwork
 from fheat.system import processes
@@ -72,11 +73,6 @@ class UAMT(MeanTeacher):
     def _teach(self, images: Tensor) -> Tensor:
         logits: Tensor = self.teacher(noisy(images, self.options.noise))
         return logits.float().softmax(dim=1)
-
-
-def entropy(probabilities: Tensor) -> Tensor:
-    """Return -sum over classes of p log(p + 1e-6): (B, K, X, Y, Z) to (B, X, Y, Z), 0 where certain, at most ln K."""
-    return -(probabilities * torch.log(probabilities + 1e-6)).sum(dim=1)
 
 
 def uncertainty_threshold(iteration: Tensor, iterations: int, classes: int = 2) -> Tensor:

@@ -1,0 +1,27 @@
+"""Formulas on class probabilities, (B, K, X, Y, Z)."""
+
+import torch
+from torch import Tensor
+
+
+def class_probabilities(logits: Tensor) -> Tensor:
+    """Return the softmax over classes in float32, or in float64 for float64 logits."""
+    return at_least_single(logits).softmax(dim=1)
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Return values in float32 unless they are float64."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def entropy(p: Tensor) -> Tensor:
+    """Return -sum over classes of p log(p + 1e-6): (B, K, X, Y, Z) to (B, X, Y, Z), 0 where certain, at most ln K."""
+    return -(p * torch.log(p + 1e-6)).sum(dim=1)
+
+
+def sharpened(logits: Tensor, temperature: float) -> Tensor:
+    """Return p_k^(1/T) / sum_j p_j^(1/T) of p = softmax(logits), which is softmax(logits / T).
+
+    For two classes this is p^(1/T) / (p^(1/T) + (1 - p)^(1/T)) in each channel. A temperature of 1 changes nothing.
+    """
+    return (at_least_single(logits) / temperature).softmax(dim=1)
