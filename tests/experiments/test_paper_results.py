@@ -60,6 +60,7 @@ def test_a_column_is_of_one_class_or_the_mean_of_all():
     assert score_of(both, "dice.liver") == pytest.approx(90)
     assert score_of(both, "hd95") == 1.0  # that of the spleen is not defined
     found = result("a", [both])
+    assert score_of(both, "hd95.spleen") is None
     assert found.score("hd95.spleen").mean is None
     assert found.undefined == 1
     assert refused(score_of, both, "dice.kidney").reason == "has no class kidney"
