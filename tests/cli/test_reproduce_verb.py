@@ -46,7 +46,19 @@ def test_failed_runs_make_the_exit_code_three(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr()
     assert "not run yet; seed 0 failed: it diverged" in printed.out
     assert "failed la-4/fheat-seg, seed 0: it diverged" in printed.err
-    assert "1 run failed" in printed.err
+    assert printed.err.endswith(f"{tmp_path}: has 1 failure; see the lines above for each\n")
+
+
+def test_an_item_that_cannot_be_shown_makes_the_exit_code_three(tmp_path, capsys, monkeypatch):
+    def fails(*_):
+        raise ValueError("nothing to measure")
+
+    monkeypatch.setattr(module, "present", fails)
+    assert main(["reproduce", "fig3", *TINY, "--out", str(tmp_path / "a b")]) == 3
+    printed = capsys.readouterr()
+    assert "- not shown: nothing to measure" in printed.out
+    assert "failed fig3: nothing to measure" in printed.err
+    assert f"fheat report '{tmp_path}/a b/runs/NAME-KEY'" in printed.out
 
 
 @pytest.mark.parametrize(

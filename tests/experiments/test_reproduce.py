@@ -100,6 +100,21 @@ def test_scores_are_those_of_the_runs(shown, plan):
     assert ("la-4", "fheat-seg - light-unetr") in {row[:2] for row in tests.rows}
 
 
+def test_figures_say_what_our_scores_are_of(shown):
+    for name in ("table2", "fig1", "fig6", "fig8"):
+        for picture in shown[name].presented.pictures:
+            assert ", 2 test scans scored, 2 of 16,000 iterations" in picture.caption, picture.file
+    for number in shown["fig5"].presented.numbers:
+        assert (number.iterations, number.scans, number.state) == ("2 of 16,000", "2 test", "done")
+    assert "la-4: 2 scans and 8 tests cannot give a p Holm below 1." in shown["table2"].presented.notes
+
+
+def test_published_costs_have_the_digits_of_the_paper(shown):
+    rows = {row[0]: row[1:] for row in shown["table4"].presented.sheets[-1].rows}
+    assert rows["FHEAT-Seg"][1::2][:3] == ("0.9", "1.2", "0.975")
+    assert rows["MedSAM2"][1::2][:3] == ("2,259.2", "-", "38.96")
+
+
 def test_classes_have_columns_of_their_own(shown):
     found = numbers(shown, "table5")
     classes = [

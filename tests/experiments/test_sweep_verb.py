@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from fheat.cli.main import main
+from fheat.experiments.planned import Scoring
 from fheat.experiments.sweep import read_sweep
-from fheat.experiments.sweep_table import SweepRow, SweepTable
+from fheat.experiments.sweep_table import SweepRow, SweepTable, scored_by
 from tests.experiments.engines import Here
 from tests.experiments.test_engine import AskAfter
 
@@ -158,12 +159,23 @@ def row(name, dice, hd95, defined=4):
 def test_distances_of_different_cases_do_not_compete():
     table = SweepTable((row("a", 0.8, 3.0), row("b", 0.9, 1.0, defined=3), row("c", 0.7, 2.0)))
     assert (table.best_dice, table.best_hd95) == ("b", "c")
-    cells = {cells[0]: cells[1:] for cells in table.cells()}
-    assert cells["b"] == ["0.9000 *", "1.00 (n 3 of 4)", "none", "done"]
+    cells = {cells[0]: cells[1:] for cells in table.sheet().rows}
+    assert cells["b"] == ("0.9000 *", "1.00 (n 3 of 4)", "none", "done")
     assert cells["c"][1] == "2.00 *"
 
 
 def test_runs_that_are_not_done_have_no_best():
     table = SweepTable((SweepRow("a", "not run yet", {"seed": "1"}),))
     assert (table.best_dice, table.best_hd95) == (None, None)
-    assert table.cells()[1] == ["a", "1", "-", "-", "-", "not run yet"]
+    assert table.sheet().rows == (("a", "1", "-", "-", "-", "not run yet"),)
+
+
+def test_the_table_says_which_scans_it_is_of(sweep, sweep_file, tmp_path):
+    assert scored_by(Scoring()).endswith("the validation scans, which also chose the network of each run.")
+    assert scored_by(Scoring(split="test", network="final")).endswith("of the network after the last iteration.")
+    path = sweep_file(0)
+    assert sweep(path)[0] == 0
+    words = "Dice and 95HD are means over the test scans, of the network with the best validation Dice."
+    assert words in sweep(path, "--list")[1]
+    assert words in (tmp_path / "runs" / "sweep.md").read_text()
+    assert json.loads(sweep(path, "--json")[1])[0]["split"] == "test"

@@ -32,6 +32,17 @@ def table(*values, **facts):
     )
 
 
+def test_every_class_counts_alike_in_a_mean_over_classes():
+    """Also where a distance exists in fewer cases of one class: 1, 3 and 8 are 5, not 4."""
+    found = [scores(0.0, distance=1.0), scores(0.1, distance=3.0), scores(0.2, distance=8.0), scores(0.3, "missed")]
+    names = [("c0", "liver"), ("c1", "liver"), ("c0", "spleen"), ("c1", "spleen")]
+    some = [ScoreRow(*name, one) for name, one in zip(names, found, strict=True)]
+    both = Table(tuple(some), "mm")
+    assert (both.mean("hd95"), both.mean("hd95", "spleen")) == (5.0, 8.0)
+    assert both.mean("dice") == pytest.approx(0.15)
+    assert Table(tuple(some[3:]), "mm").mean("hd95") is None
+
+
 def test_classes_and_regions_by_hand():
     reference = np.array([[1, 1, 2, 2, 0, 0]])
     prediction = np.array([[1, 2, 2, 0, 0, 3]])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fheat.cli.gate_screen import gate_screen
-from fheat.cli.main import UsageError, program
+from fheat.cli.main import UsageError, command
 from fheat.cli.options import parse
 from fheat.experiments.demo import ITERATIONS, DemoPlan, run_demo
 
@@ -43,5 +43,5 @@ def run(arguments: Sequence[str]) -> None:
         print(json.dumps(result, indent=1))
         return
     say(f"wrote {options.out / 'report.html'} and more, in {result['seconds']:.0f} s; next:")
-    say(f"  {program()} allocation {options.out / 'model'}")
-    say(f"  {program()} predict {options.out / 'model'} {options.out / 'scan.nii.gz'} {options.out / 'masks'}")
+    say(f"  {command('allocation', options.out / 'model')}")
+    say(f"  {command('predict', *(options.out / name for name in ('model', 'scan.nii.gz', 'masks')))}")

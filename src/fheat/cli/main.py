@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,11 @@ def program() -> str:
     """Return how the user can call this program: `fheat` where that is found, else its path."""
     called = Path(sys.argv[0])
     return os.path.relpath(called) if called.name == "fheat" and shutil.which("fheat") is None else "fheat"
+
+
+def command(*words: object) -> str:
+    """Return a command of this program that can be pasted into a terminal, such as `fheat report 'my run'`."""
+    return f"{program()} {shlex.join(map(str, words))}"
 
 
 def _run(words: list[str]) -> int:

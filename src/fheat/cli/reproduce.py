@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fheat.cli.main import UsageError, program
+from fheat.cli.main import UsageError, command
 from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
+from fheat.system.text import counted
 
 if TYPE_CHECKING:
     from fheat.experiments.plan import Plan
@@ -24,7 +25,7 @@ class Reproduce:
     """Run the tables and figures of the paper, as far as data and networks are there, and print ours beside the
     published numbers: mean and deviation over seeds, and paired tests between rows on the same scans. Runs that are
     done are read, interrupted ones go on, and the same command can be given again with more data or seeds. Markdown,
-    CSV and figures of every item are written to --out. A run that fails is named, the others go on, the exit code is 3.
+    CSV and figures of every item are written to --out. What fails is named, the others go on, and the exit code is 3.
 
     Items: table1 to table6, fig1 to fig9, section5; all of them if none is named.
 
@@ -129,10 +130,9 @@ def _reproduce(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
     else:
         for one in shown:
             print(f"{one}\n\nwrote {', '.join(map(str, one.files))}\n")
-        print(f"next: {program()} report {plan.runs}/NAME-KEY shows a run on one page")
+        print(f"next: {command('report', plan.runs / 'NAME-KEY')} shows a run on one page")
     failed = {name: reason for one in shown for name, reason in one.failures.items()}
     for name, reason in failed.items():
         print(f"failed {name}: {reason}", file=sys.stderr)
     if failed:
-        count = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
-        raise BadInput(plan.runs, f"{count} failed", "see the lines above for each")
+        raise BadInput(plan.out, f"has {counted(len(failed), 'failure')}", "see the lines above for each")

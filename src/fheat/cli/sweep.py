@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fheat.cli.main import UsageError, program
+from fheat.cli.main import UsageError, command
 from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> None:
     best = next((run for run in sweep.runs if run.name == table.best_dice), None)
     if best is not None and not options.json:
         print(f"* the best; wrote {options.out / CSV} and {options.out / MARKDOWN}; next:")
-        print(f"  {program()} report {best.folder(options.out)}")
+        print(f"  {command('report', best.folder(options.out))}")
     for failure in failures:
         print(f"failed {failure.name}: {failure.reason}", file=sys.stderr)
     if failures:

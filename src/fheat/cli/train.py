@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fheat.cli.gate_screen import gate_bars
-from fheat.cli.main import UsageError, program
+from fheat.cli.main import UsageError, command, program
 from fheat.cli.options import check_device
 from fheat.cli.settings import file_settings, merged_settings, parse_settings
 from fheat.system import processes
@@ -169,8 +169,8 @@ def _report(options: Any, finished: FinishedRun) -> None:
     best = "" if finished.best is None else f", best validation Dice {finished.best:.4f}"
     skipped = f", {finished.skipped} updates skipped" if finished.skipped else ""
     print(f"{iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
-    print(f"  {program()} allocation {options.out / 'final'}")
-    print(f"  {program()} predict {options.out / ('final' if finished.best is None else 'best')} SCANS masks")
+    print(f"  {command('allocation', options.out / 'final')}")
+    print(f"  {command('predict', options.out / ('final' if finished.best is None else 'best'), 'SCANS', 'masks')}")
 
 
 class _Screen:

@@ -78,7 +78,7 @@ def _stored_speed(row: Row, plan: Plan, device: Device) -> float | None:
 
 
 def shown(minutes: float | None) -> str:
-    """Return a time as `3 min` or `2.5 h`; `?` where it is not known."""
+    """Return a time as `3 min` or, from 100 minutes on, as `2 h`; `?` where it is not known."""
     if minutes is None:
         return "?"
     if minutes >= 100:

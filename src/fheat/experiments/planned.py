@@ -33,6 +33,7 @@ from fheat.system.files import write_file
 from fheat.system.machine import machine
 from fheat.system.progress import Progress, silent
 from fheat.system.settings import Section, Triple
+from fheat.system.text import counted
 from fheat.training.checkpoints import MAY_CHANGE, flattened
 from fheat.training.observers import Look
 from fheat.training.run_folder import CONFIG, RunFolder
@@ -274,7 +275,7 @@ def cases_to_score(data: DataSettings, split: str) -> tuple[Case, ...]:
         raise BadInput(dataset.root, f"has no {split} scans to score a network on", "add that split")
     bare = [case.id for case in cases if case.label is None]
     if bare:
-        reason = f"has {len(bare)} {split} {'scan' if len(bare) == 1 else 'scans'} without a label, such as {bare[0]}"
+        reason = f"has {counted(len(bare), f'{split} scan')} without a label, such as {bare[0]}"
         raise BadInput(dataset.root, reason, "add the labels, or score on another split")
     return cases
 

@@ -9,7 +9,7 @@ what was measured without training, and each item has its Markdown, its CSV and 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -44,13 +44,16 @@ class Reproduced:
     results: tuple[RowResult, ...]
     presented: Presented
     files: tuple[Path, ...]
+    not_shown: str = ""
+    """Why the item has no tables and figures; empty if it has them."""
 
     @property
     def failures(self) -> dict[str, str]:
-        """Reason of each run that failed, by row and seed."""
-        return {
+        """Reason of each run that failed, by row and seed, and of an item that cannot be shown, by its name."""
+        runs = {
             f"{result.name}, seed {seed}": reason for result in self.results for seed, reason in result.failures.items()
         }
+        return {**runs, self.item.name: self.not_shown} if self.not_shown else runs
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers and notes as plain data."""
@@ -180,12 +183,14 @@ def _words(row: Row) -> set[str]:
 
 def _reproduced(item: Item, plans: Sequence[RowPlan], plan: Plan, failures: Mapping[str, str]) -> Reproduced:
     results = tuple(row_result(one, plan.runs, failures) for one in plans)
+    not_shown = ""
     try:
         presented = present(item, results, plan)
     except (BadInput, ValueError) as error:  # such as a network that diverged and has nothing to measure
+        not_shown = str(error)
         presented = Presented(notes=(f"not shown: {error}",))
-    shown = Reproduced(item, results, presented, ())
-    return Reproduced(item, results, presented, tuple(_write(shown, plan.out)))
+    shown = Reproduced(item, results, presented, (), not_shown)
+    return replace(shown, files=tuple(_write(shown, plan.out)))
 
 
 def _write(shown: Reproduced, out: Path) -> list[Path]:

@@ -37,7 +37,8 @@ class RowResult:
 
     def score(self, column: str) -> MeanAndDeviation:
         """Return mean and standard deviation over the seeds of a column such as dice or dice.liver."""
-        return moments([score_of(table, column) for table in self.tables.values() if has_score(table, column)])
+        scores = [score_of(table, column) for table in self.tables.values()]
+        return moments([score for score in scores if score is not None])
 
     @property
     def iterations(self) -> str:
@@ -75,22 +76,13 @@ def row_result(plan: RowPlan, runs: Path, failures: Mapping[str, str]) -> RowRes
     return RowResult(plan, outcomes, tables, failed)
 
 
-def score_of(table: Table, column: str) -> float:
-    """Return a column of a table: the mean over scans of one class, or the mean of these over all classes."""
+def score_of(table: Table, column: str) -> float | None:
+    """Return a column such as dice or dice.liver of a table, see `Table.mean`; shares are in per cent."""
     metric, _, label = column.partition(".")
-    summary = table.summary()
-    if label and label not in summary:
-        raise BadInput(table.reference, f"has no class {label}", f"it has {', '.join(summary)}")
-    values = [summary[name].metrics[metric].mean for name in ([label] if label else summary)]
-    defined = [value for value in values if value is not None]
-    return (100 if metric in IN_PER_CENT else 1) * mean(defined)
-
-
-def has_score(table: Table, column: str) -> bool:
-    """Return whether a column is defined for some scan: distances are not where a mask is empty."""
-    metric, _, label = column.partition(".")
-    chosen = [summary for name, summary in table.summary().items() if not label or name == label]
-    return any(summary.metrics[metric].mean is not None for summary in chosen)
+    if label and label not in table.labels:
+        raise BadInput(table.reference, f"has no class {label}", f"it has {', '.join(table.labels)}")
+    score = table.mean(metric, label or None)
+    return score if score is None or metric not in IN_PER_CENT else 100 * score
 
 
 def title_of(column: str) -> str:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fheat.experiments.engine import Failure
-from fheat.experiments.planned import Outcome, PlannedRun
+from fheat.experiments.planned import Outcome, PlannedRun, Scoring
 from fheat.experiments.sweep import Sweep, word
+from fheat.experiments.tables import Sheet
 from fheat.experiments.worker import claims_of, look_of
-from fheat.metrics.statistics import moments
 from fheat.metrics.table import number
 from fheat.system.claims import holder
 from fheat.system.files import write_file
-from fheat.system.text import aligned
 
 CSV, MARKDOWN = "sweep.csv", "sweep.md"
 
@@ -28,10 +27,12 @@ class SweepRow:
     state: str
     varied: Mapping[str, str]
     """Value of each setting that differs between runs, as a word; `-` where the run does not have it."""
+    split: str = ""
+    """Scans that the scores are of."""
     dice: float | None = None
-    """Mean Dice over all cases and classes."""
+    """Mean Dice, see `Table.mean`."""
     hd95: float | None = None
-    """Mean 95 % Hausdorff distance over those cases and classes in which it is defined."""
+    """Mean 95 % Hausdorff distance, see `Table.mean`; cases and classes in which it is not defined are left out."""
     defined: int = 0
     """Number of cases and classes in which distances are defined."""
     scores: int = 0
@@ -49,6 +50,8 @@ class SweepTable:
     """All runs of a sweep in their order; it prints, and it is written as CSV and Markdown."""
 
     rows: tuple[SweepRow, ...]
+    scored: str = ""
+    """A sentence that says what the scores are of."""
 
     @property
     def best_dice(self) -> str | None:
@@ -62,29 +65,26 @@ class SweepTable:
         done = [(row.hd95, row.run) for row in self.rows if row.hd95 is not None and row.defined == row.scores]
         return min(done, key=lambda one: one[0])[1] if done else None
 
-    def cells(self) -> list[list[str]]:
-        """Return the table as text, its head first; the best Dice and the best 95HD have a star."""
-        varied = list(self.rows[0].varied)
+    def sheet(self) -> Sheet:
+        """Return the table as text; the best Dice and the best 95HD have a star."""
         unit = next((f" {row.unit}" for row in self.rows if row.unit), "")
-        head = ["run", *varied, "Dice", f"95HD{unit}", "survivors", "state"]
-        return [head, *(self._cells(row) for row in self.rows)]
+        head = ("run", *self.rows[0].varied, "Dice", f"95HD{unit}", "survivors", "state")
+        return Sheet("", head, tuple(self._cells(row) for row in self.rows))
 
-    def _cells(self, row: SweepRow) -> list[str]:
+    def _cells(self, row: SweepRow) -> tuple[str, ...]:
         dice = number(row.dice) + (" *" if row.run == self.best_dice else "")
         distance = "-" if row.hd95 is None else f"{row.hd95:.2f}" + (" *" if row.run == self.best_hd95 else "")
         if row.defined < row.scores:
             distance += f" (n {row.defined} of {row.scores})"
         survivors = "-" if row.survivors is None else " ".join(row.survivors) or "none"
-        return [row.run, *row.varied.values(), dice, distance, survivors, row.state]
+        return (row.run, *row.varied.values(), dice, distance, survivors, row.state)
 
     def __str__(self) -> str:
-        return aligned(self.cells())
+        return "\n".join(filter(None, (self.sheet().text(), self.scored)))
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
-        head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in self.cells()]
-        lines = [head, ["---"] * len(head), *rows]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n\\* the best of the runs that are done.\n"
+        return f"{self.sheet().markdown()}\n\n\\* the best of the runs that are done. {self.scored}\n"
 
     def to_csv(self) -> str:
         """Return the table as CSV with full numbers; what does not exist is an empty cell."""
@@ -101,6 +101,7 @@ class SweepTable:
                 "run": row.run,
                 "state": row.state,
                 **row.varied,
+                "split": row.split,
                 "dice": row.dice,
                 "hd95": row.hd95,
                 "hd95_n": row.defined,
@@ -123,33 +124,41 @@ def sweep_table(sweep: Sweep, folder: Path, failures: Sequence[Failure] = ()) ->
     """Return what a folder of runs says about the runs of a sweep now."""
     varied = sweep.varied
     failed = {failure.name for failure in failures}
-    return SweepTable(
-        tuple(
-            _row(
-                run,
-                folder,
-                {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()},
-                failed=run.name in failed,
-            )
-            for run in sweep.runs
+    rows = tuple(
+        _row(
+            run,
+            folder,
+            {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()},
+            failed=run.name in failed,
         )
+        for run in sweep.runs
     )
+    return SweepTable(rows, scored_by(sweep.runs[0].scoring))
+
+
+def scored_by(scoring: Scoring) -> str:
+    """Return in a sentence what the scores of a sweep, which has one scoring, are of."""
+    scans = f"Dice and 95HD are means over the {scoring.split} scans"
+    if scoring.network == "final":
+        return f"{scans}, of the network after the last iteration."
+    if scoring.split == "validation":
+        return f"{scans}, which also chose the network of each run."
+    return f"{scans}, of the network with the best validation Dice."
 
 
 def _row(run: PlannedRun, folder: Path, varied: Mapping[str, str], *, failed: bool) -> SweepRow:
     outcome = run.outcome(folder)
     if outcome is None:
-        return SweepRow(run.name, "failed" if failed else _state(run, folder), varied)
+        return SweepRow(run.name, "failed" if failed else _state(run, folder), varied, run.scoring.split)
     table = run.scores(folder)
-    dice = moments([row.scores.dice for row in table.rows])
-    distances = moments([row.scores.hd95 for row in table.rows if row.scores.hd95 is not None])
     return SweepRow(
         run.name,
         "done",
         varied,
-        dice=dice.mean,
-        hd95=distances.mean,
-        defined=distances.n,
+        run.scoring.split,
+        dice=table.mean("dice"),
+        hd95=table.mean("hd95"),
+        defined=sum(row.scores.hd95 is not None for row in table.rows),
         scores=len(table.rows),
         unit=table.unit,
         best_validation=outcome.best,

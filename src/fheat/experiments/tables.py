@@ -56,11 +56,11 @@ class Sheet:
         return "\n".join(lines)
 
 
-def with_deviation(mean: float | None, sd: float | None = None, digits: int = 2) -> str:
+def with_deviation(mean: float | None, sd: float | None = None, form: str = ".2f") -> str:
     """Return `90.47 ± 0.21`, or `90.47` without a deviation, or `-` where there is no number."""
     if mean is None:
         return "-"
-    return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
+    return f"{mean:{form}}" + ("" if sd is None else f" ± {sd:{form}}")
 
 
 def numbers_csv(item: str, numbers: Iterable[Number]) -> str:

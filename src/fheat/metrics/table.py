@@ -102,6 +102,18 @@ class Table:
         """Return the scores of one class by case."""
         return {row.case: row.scores for row in self.rows if row.label == label}
 
+    def mean(self, metric: str, label: str | None = None) -> float | None:
+        """Return the mean of a metric over the cases of one class or, without a class, the mean of these over classes.
+
+        Cases in which it is not defined are left out; the mean is None where it is defined in none.
+        """
+        classes = self.labels if label is None else (label,)
+        means = [
+            moments([each[metric] for each in self.scores(name).values() if each[metric] is not None]).mean
+            for name in classes
+        ]
+        return moments([value for value in means if value is not None]).mean
+
     def summary(self) -> dict[str, Summary]:
         """Return the summary of every class, by its name."""
         return {label: _summary(list(self.scores(label).values())) for label in self.labels}

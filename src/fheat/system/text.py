@@ -1,4 +1,4 @@
-"""Text for terminals: columns that line up, names that stay on their line, grids as `112x112x80`."""
+"""Text for terminals: columns that line up, names that stay on their line, `8 scans`, grids as `112x112x80`."""
 
 from collections.abc import Sequence
 
@@ -19,6 +19,11 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> str:
 def printable(name: str) -> str:
     """Return a name that stays on its line: control characters from a file are shown, not obeyed."""
     return name if name.isprintable() else ascii(name)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, such as `1 scan` or `8 scans`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def grid_name(grid: Sequence[int]) -> str:

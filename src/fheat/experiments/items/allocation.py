@@ -32,7 +32,7 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
         for quantity in item.columns
     ]
     drawn = (strength_picture(item, results),) if any(result.outcomes for result in results) else ()
-    notes = (*notes_on(item, results, plan), _summary(results))
+    notes = (*notes_on(item, results, plan), *([_summary(results)] if drawn else []))
     return Presented((_sheet(item, results),), tuple(numbers), drawn, notes)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fheat.experiments.inside import inside
-from fheat.experiments.items.presented import Presented, notes_on
+from fheat.experiments.items.presented import Presented, notes_on, scored_on
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item
 from fheat.experiments.results import RowResult
@@ -27,9 +27,9 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
         share, chance = (_per_cent(values) for values in (found.shares, found.chances)) if found else (NOTHING, NOTHING)
         published = row.published[QUANTITY]
         cells = (
-            with_deviation(share.mean, share.sd, 1),
-            with_deviation(*published, 1),
-            with_deviation(chance.mean, None, 1),
+            with_deviation(share.mean, share.sd, ".1f"),
+            with_deviation(*published, ".1f"),
+            with_deviation(chance.mean, None, ".1f"),
         )
         rows.append((row.setting, row.title, *cells, result.iterations, result.scans, result.state))
         facts = result.iterations, result.scans, result.state
@@ -65,5 +65,9 @@ def _pictures(item: Item, results: Sequence[RowResult], plan: Plan) -> list[Pict
             maps = [(model, model.attention) for model in measured if model.attention is not None]
             whole = Analysis(fheat="", dataset=setting, split=setting, models=tuple(measured))
             found = attention_picture(maps), *map_pictures(whole, planes)
-            drawn += [replace(one, file=f"{item.name}-{setting}-{one.file}") for one in found]
+            words = scored_on([result for result in results if result.plan.row.setting == setting])
+            drawn += [
+                replace(one, file=f"{item.name}-{setting}-{one.file}", caption=f"{one.caption} {words}")
+                for one in found
+            ]
     return drawn

@@ -41,7 +41,8 @@ def cost_sheet(item: Item) -> Sheet:
         values = counts if isinstance(counts, dict) else {}
         cells = [row.title]
         for name in QUANTITIES:
-            cells += [_number(values.get(name)), _number(row.published.get(name))]  # type: ignore[call-overload]
+            ours, paper = values.get(name), row.published.get(name)  # type: ignore[call-overload]
+            cells += [_number(ours), "-" if paper is None else f"{paper:,}"]  # with no more digits than the paper has
         rows.append((*cells, "done" if values else str(counts)))
     grid = "x".join(map(str, item.costs[0].patch_size))
     return Sheet(f"Cost of one window of {grid}", (*head, "state"), tuple(rows))

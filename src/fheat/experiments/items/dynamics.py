@@ -31,10 +31,10 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
     residuals: dict[str, Residual] = {
         system: _residual(done[system], plan) for system in ("fheat-seg", "light-unetr") if system in done
     }
-    ours = _quantities(logs, residuals)
-    states = {result.plan.row.system: result.state for result in results}
+    ours = quantities(logs, residuals)
+    rows = {result.plan.row.system: result for result in results}
     numbers = tuple(
-        Number("", name, published, ours.get(name, NOTHING), state=_state(name, states))
+        Number("", name, published, ours.get(name, NOTHING), *_facts(rows.get(_system(name))))
         for name, published in item.published.items()
     )
     notes = [*notes_on(item, results, plan), *_sentences(logs)]
@@ -42,10 +42,16 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
     return Presented((published_sheet(item, numbers),), numbers, pictures, tuple(notes))
 
 
-def _state(name: str, states: Mapping[str, str]) -> str:
-    """Return the state of the run behind a panel, which the name of a quantity begins with."""
-    run = {"a": "ffn", "b": "ffn", "d": "fheat-seg", "f": "probed", "g": "noise", "h": "spike"}[name[1]]
-    return states.get("light-unetr" if "Light-UNETR" in name else run, "not run yet")
+def _system(quantity: str) -> str:
+    """Return what is trained for a quantity, whose name begins with its panel."""
+    if "Light-UNETR" in quantity:
+        return "light-unetr"
+    return {"a": "ffn", "b": "ffn", "d": "fheat-seg", "f": "probed", "g": "noise", "h": "spike"}[quantity[1]]
+
+
+def _facts(result: RowResult | None) -> tuple[str, str, str]:
+    """Return iterations, scans and state of a row; one that was not asked for is not run."""
+    return ("", "", "not run yet") if result is None else (result.iterations, result.scans, result.state)
 
 
 def _residual(result: RowResult, plan: Plan) -> Residual:
@@ -54,12 +60,12 @@ def _residual(result: RowResult, plan: Plan) -> Residual:
     return residual
 
 
-def _quantities(logs: Mapping[str, RunHistory], residuals: Mapping[str, Residual]) -> Values:
+def quantities(logs: Mapping[str, RunHistory], residuals: Mapping[str, Residual]) -> Values:
     """Return our numbers by the names of the published ones, as far as their runs are done."""
     found: Values = {}
     if log := logs.get("ffn"):
         found["(a) survivors"] = moments([len(log.survivors)])
-        found["(b) alpha of the survivor"] = moments([log.steps[-1][f"alpha.{site}"] for site in log.survivors])
+        found["(b) alpha of the survivor"] = moments([log.steps[-1][f"alpha.{site}"] for site in _strongest(log)])
     for system, title in (("fheat-seg", "FHEAT-Seg"), ("light-unetr", "Light-UNETR")):
         if system in residuals:
             shares = [100 * share for share in residuals[system].shares]
@@ -69,8 +75,8 @@ def _quantities(logs: Mapping[str, RunHistory], residuals: Mapping[str, Residual
     if log := logs.get("noise"):
         found |= _noise(log)
     if log := logs.get("spike"):
-        gates = gates_after(log, log.settings.research.spike_at or 0)
-        found["(h) closed gates that opened"] = moments([sum(gate.reopened for gate in gates)])
+        opened = opened_after(log, log.settings.research.spike_at or 0)
+        found["(h) closed gates that opened"] = moments([len(opened)])
     return found
 
 
@@ -78,8 +84,7 @@ def _attenuation(log: RunHistory) -> Values:
     """Return the part of the gradient that passes the open gate with the largest D, and that of closed gates."""
     found: Values = {}
     probes = list(log.probes.items())
-    if log.survivors:
-        site = max(log.survivors, key=lambda one: log.steps[-1][f"D.{one}"])
+    for site in _strongest(log):
         for when, (_, probe) in (("first", probes[0]), ("last", probes[-1])):
             if site in probe and isfinite(probe[site].attenuation):
                 found[f"(f) gradient left at the survivor, {when}"] = moments([probe[site].attenuation])
@@ -89,7 +94,20 @@ def _attenuation(log: RunHistory) -> Values:
         for site in probe
         if (at := log.closed_at(site)) is not None and iteration >= at
     ]
-    return found | {"(f) gradient left at closed gates": moments(closed)}
+    return found | {"(f) gradient left at closed gates": moments(list(filter(isfinite, closed)))}
+
+
+def _strongest(log: RunHistory) -> list[str]:
+    """Return the open gate with the largest D at the end, which is the survivor where several are open; or none."""
+    return sorted(log.survivors, key=lambda site: -log.steps[-1][f"D.{site}"])[:1]
+
+
+def opened_after(log: RunHistory, iteration: int) -> list[str]:
+    """Return the gates that are closed at an iteration and open in any logged one after it."""
+    earlier = [step for step in log.steps if step["iteration"] <= iteration]
+    later = [step for step in log.steps if step["iteration"] > iteration]
+    closed = [site for site in log.sites if earlier and earlier[-1][f"D.{site}"] == 0]
+    return [site for site in closed if any(step[f"D.{site}"] != 0 for step in later)]
 
 
 def _noise(log: RunHistory) -> Values:

@@ -10,7 +10,7 @@ from fheat.data.orientation import reorient
 from fheat.data.read import read_image, read_label
 from fheat.experiments.inside import scored_network
 from fheat.experiments.items import scores
-from fheat.experiments.items.presented import Presented
+from fheat.experiments.items.presented import Presented, scored_on
 from fheat.experiments.plan import Plan, scored_cases
 from fheat.experiments.records import Item
 from fheat.experiments.results import RowResult
@@ -38,7 +38,7 @@ def planes_picture(item: Item, done: Sequence[RowResult], plan: Plan) -> Picture
     _, cases = scored_cases(plan.data[done[0].plan.row.dataset])
     masks = {result.plan.row.title: segmented(result, cases[:SCANS], plan) for result in done}
     compared = [_compared(case, {title: files[case.id] for title, files in masks.items()}) for case in cases[:SCANS]]
-    return panels_picture(compared, item.name)
+    return panels_picture(compared, item.name, words=scored_on(done))
 
 
 def segmented(result: RowResult, cases: Sequence[Case], plan: Plan) -> dict[str, Path]:

@@ -23,11 +23,11 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
     ours: dict[str, MeanAndDeviation] = {}
     if ported is not None and ported.outcomes:
         log = read_history(scored_network(ported, plan).parent)
-        left = [log.steps[-1][f"D.{site}"] for site in log.survivors]
-        ours = {"survivors": moments([len(left)]), "D of the survivor": moments(left)}
+        left = sorted(log.steps[-1][f"D.{site}"] for site in log.survivors)
+        ours = {"survivors": moments([len(left)]), "D of the survivor": moments(left[-1:])}
         pictures.append(strengths_picture(strengths(log), f"{item.name}-D", words=item.note))
-    state = ported.state if ported is not None else "not run yet"
-    numbers = [Number("", name, value, ours.get(name, NOTHING), state=state) for name, value in item.published.items()]
+    facts = ("", "", "not run yet") if ported is None else (ported.iterations, ported.scans, ported.state)
+    numbers = [Number("", name, value, ours.get(name, NOTHING), *facts) for name, value in item.published.items()]
     sheets = (*scored.sheets, published_sheet(item, numbers))
     return Presented(sheets, (*scored.numbers, *numbers), tuple(pictures), scored.notes)
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fheat.experiments.plan import FULL, Plan
+from fheat.experiments.plan import FULL, Plan, RowPlan
 from fheat.experiments.records import Item, datasets
 from fheat.experiments.results import RowResult
-from fheat.experiments.tables import Number, Sheet
+from fheat.experiments.tables import Number, Sheet, with_deviation
 from fheat.figures.picture import Picture
+from fheat.system.text import counted
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,28 @@ class Presented:
     notes: tuple[str, ...] = ()
 
 
-def published_sheet(item: Item, numbers: Sequence[Number], digits: str = ".4g") -> Sheet:
+def published_sheet(item: Item, numbers: Sequence[Number]) -> Sheet:
     """Return numbers as a table of quantity, ours and paper."""
     rows = []
     for number in numbers:
-        ours = "-" if number.ours.mean is None else format(number.ours.mean, digits)
-        ours += "" if number.ours.sd is None else f" ± {format(number.ours.sd, digits)}"
-        mean, sd = number.published or (None, None)
-        paper = "-" if mean is None else format(mean, digits)
-        paper += "" if sd is None else f" ± {format(sd, digits)}"
-        rows.append((number.quantity, ours, paper, *([number.state] if number.state else ["done"])))
+        ours, paper = (number.ours.mean, number.ours.sd), number.published or (None, None)
+        cells = [with_deviation(*pair, ".4g") for pair in (ours, paper)]
+        rows.append((number.quantity, *cells, number.state or "done"))
     return Sheet(item.title, ("quantity", "ours", "paper", "state"), tuple(rows))
+
+
+def scored_on(results: Sequence[RowResult]) -> str:
+    """Return in a sentence what our scores in a figure are of: scans and iterations; empty where nothing is done."""
+    kinds = dict.fromkeys(
+        f"{datasets()[result.plan.row.dataset].title}, {_scans(result.plan)} scored, {result.iterations} iterations"
+        for result in results
+        if result.outcomes
+    )
+    return f"Ours: {'; '.join(kinds)}." if kinds else ""
+
+
+def _scans(plan: RowPlan) -> str:
+    return counted(plan.scans, f"{plan.split} scan")
 
 
 def notes_on(item: Item, results: Sequence[RowResult], plan: Plan) -> list[str]:
@@ -40,12 +52,12 @@ def notes_on(item: Item, results: Sequence[RowResult], plan: Plan) -> list[str]:
     for name, row_plan in used.items():
         title = datasets()[name].title
         if row_plan.split == "test":
-            notes.append(f"{title}: scored on the {row_plan.scans} test scans of {plan.data[name].name}.")
+            notes.append(f"{title}: scored on the {_scans(row_plan)} of {plan.data[name].name}.")
         else:
             notes.append(
                 f"{title}: {plan.data[name].name} has no labelled test scans, so networks are scored on its "
-                f"{row_plan.scans} validation scans, which have also chosen the iteration. The published numbers are "
-                "of the official test scans, so they are not of the same scans."
+                f"{_scans(row_plan)}, which also chose the iteration. The published numbers are of the official "
+                "test scans, so they are not of the same scans."
             )
         notes += [datasets()[name].note] if datasets()[name].note else []
     empty = [f"{result.name} {result.undefined}" for result in results if result.undefined]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fheat.experiments.items import scores
-from fheat.experiments.items.presented import Presented
+from fheat.experiments.items.presented import Presented, scored_on
 from fheat.experiments.plan import Plan, missing_parts
 from fheat.experiments.records import Item, Row
 from fheat.experiments.results import RowResult
@@ -30,7 +30,8 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
             if ours.mean is not None:
                 sd = None if ours.sd is None else ours.sd / 100
                 shown.append(MethodScore(row.title, counts[result.name], ours.mean / 100, sd))
-    picture = tradeoff_picture(shown, item.name, words=item.note)
+    words = " ".join(filter(None, ("All parameters are counted here.", item.note, scored_on(results))))
+    picture = tradeoff_picture(shown, item.name, words=words)
     return Presented(scored.sheets, scored.numbers, (picture,), scored.notes)
 
 

@@ -1,16 +1,18 @@
 """Tables II to VI: scores of every row beside the published ones, tests between rows, and cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fheat.experiments.items.cost import cost_numbers, cost_sheet
-from fheat.experiments.items.presented import Presented, notes_on
+from fheat.experiments.items.presented import Presented, notes_on, scored_on
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item, Row
-from fheat.experiments.results import IN_PER_CENT, RowResult, differences, title_of
+from fheat.experiments.results import IN_PER_CENT, Difference, RowResult, differences, title_of
 from fheat.experiments.tables import Number, Sheet, with_deviation
 from fheat.figures.picture import Picture, svg_picture
 from fheat.figures.plots import colours, plot
+from fheat.metrics.significance import LEVEL
 from fheat.metrics.statistics import TEST
+from fheat.system.text import counted
 
 TESTED = "p: paired test scan by scan, each scan with its mean over the seeds; " + TEST.replace(
     "second - first", "the reference minus the other row"
@@ -22,10 +24,10 @@ def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
     sheets = score_sheets(item, results)
     numbers = score_numbers(item, results)
     notes = notes_on(item, results, plan)
-    tests = test_sheet(item, results)
-    if tests.rows:
-        sheets.append(tests)
-        notes.append(f"{TESTED}.")
+    tests = compared(item, results)
+    if tests:
+        sheets.append(test_sheet(tests))
+        notes += [f"{TESTED}.", *few_scans(tests)]
     if item.costs:
         sheets.append(cost_sheet(item))
         numbers += cost_numbers(item)
@@ -82,13 +84,36 @@ def score_numbers(item: Item, results: Sequence[RowResult]) -> list[Number]:
     ]
 
 
-def test_sheet(item: Item, results: Sequence[RowResult]) -> Sheet:
-    """Return the tests of the reference row against every other one, setting by setting."""
+def compared(item: Item, results: Sequence[RowResult]) -> dict[str, list[Difference]]:
+    """Return the tests of the reference row against every other one by setting, where there are any."""
     metrics = list(dict.fromkeys(column.partition(".")[0] for column in item.columns))
+    settings = dict.fromkeys(result.plan.row.setting for result in results)
+    tests = {
+        setting: differences(
+            [result for result in results if result.plan.row.setting == setting], item.reference or "", metrics
+        )
+        for setting in settings
+    }
+    return {setting: found for setting, found in tests.items() if found}
+
+
+def few_scans(tests: Mapping[str, Sequence[Difference]]) -> list[str]:
+    """Return a sentence for every setting with too few scans to be significant, whatever the networks do."""
+    sentences = []
+    for setting, found in tests.items():
+        scans, tested = max(one.test.n for one in found), sum(one.test.p is not None for one in found)
+        bound = min(1.0, 2.0 ** (1 - scans) * tested)  # where every scan differs in the same direction
+        if bound > LEVEL:
+            few = f"{counted(scans, 'scan')} and {counted(tested, 'test')}"
+            sentences.append(f"{setting}: {few} cannot give a p Holm below {bound:.2g}.")
+    return sentences
+
+
+def test_sheet(tests: Mapping[str, Sequence[Difference]]) -> Sheet:
+    """Return the tests as a table."""
     rows = []
-    for setting in dict.fromkeys(result.plan.row.setting for result in results):
-        some = [result for result in results if result.plan.row.setting == setting]
-        for one in differences(some, item.reference or "", metrics):
+    for setting, found in tests.items():
+        for one in found:
             test = one.test
             factor = 100 if test.metric in IN_PER_CENT else 1
             difference = "-" if test.difference is None else f"{factor * test.difference:+.2f}"
@@ -105,7 +130,8 @@ def score_picture(item: Item, results: Sequence[RowResult]) -> Picture:
     shown = [result for result in results if result.outcomes]
     words = [f"{result.name} {with_deviation(*_both(result, column))}" for result in shown]
     caption = (
-        f"{item.title}: {title_of(column)}, ours (mean and deviation over seeds) and published. {'; '.join(words)}."
+        f"{item.title}: {title_of(column)}, ours (mean and deviation over seeds) and published. {'; '.join(words)}. "
+        f"{scored_on(shown)}"
     )
     names = [f"{result.plan.row.setting}, {result.plan.row.title}" for result in shown]
     with plot(item.name, caption, size=(6.4, 1.1 + 0.22 * len(shown))) as drawing:
