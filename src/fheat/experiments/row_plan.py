@@ -13,8 +13,9 @@ from typing import Any, Final, Literal
 from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
 from fheat.experiments.plan import FULL, Plan, remedy
-from fheat.experiments.planned import Outcome, PlannedRun, Scoring
+from fheat.experiments.planned import Outcome, PlannedRun
 from fheat.experiments.records import Row, datasets
+from fheat.experiments.scoring import Scoring
 from fheat.experiments.sweep import word
 from fheat.methods.registry import list_methods
 from fheat.networks.registry import list_models
