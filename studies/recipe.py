@@ -22,7 +22,8 @@ from typing import Annotated, Any
 import tyro
 from record import write_result
 
-from fheat.experiments.planned import PlannedRun, Scoring, perform, score
+from fheat.experiments.planned import PlannedRun, perform
+from fheat.experiments.scoring import Scoring, score
 from fheat.models.folder import load, save
 from fheat.system.files import write_file
 from fheat.training.settings import TrainSettings

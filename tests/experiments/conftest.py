@@ -3,7 +3,8 @@
 import pytest
 
 from fheat.data.phantom import write_phantoms
-from fheat.experiments.planned import PlannedRun, Scoring
+from fheat.experiments.planned import PlannedRun
+from fheat.experiments.scoring import Scoring
 from fheat.training.settings_sources import make_settings
 from tests.experiments.tiny import tiny_network
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fheat.data.phantom import write_phantoms
-from fheat.experiments.locations import locate
 from fheat.experiments.phantoms import paper_phantoms, regions_of, with_values
-from fheat.experiments.plan import FULL, Plan, Tiny, missing_parts, options_for, plan_row, remedy, scored_cases
+from fheat.experiments.plan import FULL, Plan, Tiny, locate, remedy
 from fheat.experiments.records import datasets, item, items
+from fheat.experiments.row_plan import missing_parts, options_for, plan_row, scored_cases
 from fheat.networks.registry import _NETWORKS, create_model, register_model
 from fheat.training.checkpoints import flattened
 from tests.refusals import refused
@@ -162,6 +162,26 @@ def test_datasets_are_found_by_name_or_in_a_folder(phantoms):
     assert "is not a folder" in str(refused(locate, ["nowhere"]))
     assert "give each dataset once" in str(refused(locate, [f"la={root / 'la'}", f"LA={root / 'hnc'}"]))
     assert f"--data la={root / 'la'}" in refused(locate, [str(root / "la")]).remedy
+
+
+def test_a_folder_with_two_forms_of_a_dataset_is_refused(phantoms, tmp_path):
+    for name in ("pancreas-a", "pancreas-b"):
+        (tmp_path / name).symlink_to(phantoms["la"])
+    error = refused(locate, [str(tmp_path)])
+    assert "holds pancreas-a and pancreas-b, which are one dataset of the paper" in error.reason
+    assert locate([f"pancreas={tmp_path / 'pancreas-b'}"]) == {"pancreas": tmp_path / "pancreas-b"}
+
+
+def test_a_folder_may_have_an_equals_sign_in_its_name(phantoms, tmp_path):
+    (tmp_path / "version=2").symlink_to(phantoms["la"].parent)
+    assert locate([str(tmp_path / "version=2")])["la"] == tmp_path / "version=2" / "la"
+
+
+def test_rows_that_differ_in_any_option_have_runs_of_different_names(plan):
+    row = item("table6").row("la-4/fheat-seg")
+    options = [{}, {"research.probe_at": [0]}, {"research.probe_at": [0, 1]}, {"optimiser.clip": None}]
+    runs = [plan_row(row.model_copy(update={"options": some}), plan).runs[0] for some in options]
+    assert len({run.name for run in runs}) == len({run.key for run in runs}) == len(options)
 
 
 def test_phantoms_have_the_channels_and_classes_of_the_paper(phantoms):

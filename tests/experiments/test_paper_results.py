@@ -11,10 +11,11 @@ from scipy.stats import wilcoxon
 from fheat.experiments.items import dynamics
 from fheat.experiments.items.presented import notes_on, scored_on
 from fheat.experiments.items.scores import few_scans
-from fheat.experiments.plan import Plan, RowPlan
+from fheat.experiments.plan import Plan
 from fheat.experiments.records import Published, Row, item
-from fheat.experiments.results import RowResult, differences, score_of, seed_average, title_of
-from fheat.experiments.tables import CSV_HEAD, Number, Sheet, numbers_csv, with_deviation
+from fheat.experiments.row_plan import RowPlan
+from fheat.experiments.row_result import RowResult, differences, score_of, seed_average, title_of
+from fheat.experiments.sheet import CSV_HEAD, Number, Sheet, numbers_csv, with_deviation
 from fheat.metrics.evaluate import Scores
 from fheat.metrics.statistics import moments
 from fheat.metrics.table import ScoreRow, Table

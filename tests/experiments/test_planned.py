@@ -10,7 +10,8 @@ from fheat import Predictor
 from fheat.data.layouts import open_dataset
 from fheat.data.phantom import write_phantoms
 from fheat.data.read import read_image, read_label
-from fheat.experiments.planned import OUTCOME, SCORES, PlannedRun, Scoring, perform
+from fheat.experiments.planned import OUTCOME, SCORES, PlannedRun, perform
+from fheat.experiments.scoring import Scoring
 from fheat.metrics.evaluate import evaluate
 from fheat.models.folder import WEIGHTS
 from fheat.system.errors import BadInput

@@ -14,10 +14,11 @@ from fheat.experiments import reproduce as module
 from fheat.experiments.engine import Failure, RunsWatcher
 from fheat.experiments.overview import footnotes, overview, overview_sheet
 from fheat.experiments.phantoms import regions_of
-from fheat.experiments.plan import Plan, missing_parts, plan_row
+from fheat.experiments.plan import Plan, make_plan
 from fheat.experiments.planned import perform
 from fheat.experiments.records import ITEMS, datasets, item
-from fheat.experiments.reproduce import as_json, chosen_items, make_plan, reproduce, to_do
+from fheat.experiments.reproduce import as_json, chosen_items, reproduce, to_do
+from fheat.experiments.row_plan import missing_parts, plan_row
 from fheat.gates.cost import cost
 from fheat.networks.registry import create_model
 from fheat.training.trainer import Observer, Stopped

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from fheat.cli.main import main
-from fheat.experiments.planned import Scoring
+from fheat.experiments.scoring import Scoring
 from fheat.experiments.sweep import read_sweep
 from fheat.experiments.sweep_table import SweepRow, SweepTable, scored_by
 from tests.experiments.engines import Here

@@ -66,7 +66,8 @@ def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Reproduce, "reproduce", arguments)
     _check(options)
-    from fheat.experiments.reproduce import chosen_items, make_plan  # and torch with it, which help does not need
+    from fheat.experiments.plan import make_plan  # and torch with it, which help does not need
+    from fheat.experiments.reproduce import chosen_items
     from fheat.system.progress import progress_bar
 
     try:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fheat.experiments.items import contrast, simulation
+from fheat.experiments.items.untrained import state_without_training
 from fheat.experiments.minutes import DEVICES, Device, Measured, measured_speeds, run_minutes, shown, speeds
-from fheat.experiments.plan import Plan, RowPlan, plan_row, remedy
+from fheat.experiments.plan import Plan, remedy
 from fheat.experiments.planned import PlannedRun
 from fheat.experiments.records import Item, datasets
-from fheat.experiments.tables import Sheet
+from fheat.experiments.row_plan import RowPlan, plan_row
+from fheat.experiments.sheet import Sheet
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _times() -> str:
 def _state(item: Item, plans: Sequence[RowPlan], plan: Plan, measured: Measured) -> ItemState:
     runs: dict[str, PlannedRun] = {run.name: run for one in plans for run in one.runs}
     done = sum(run.outcome(plan.runs) is not None for run in runs.values())
-    state = _words(plans, len(runs), done) if plans else _without_runs(item, plan)
+    state = _words(plans, len(runs), done) if plans else state_without_training(item, plan)
     minutes = {device: _minutes(plans, plan, device, measured) for device in DEVICES}
     absent = [one.row.dataset for one in plans if one.no_data]
     absent += [item.dataset] if item.dataset and item.dataset not in plan.data else []
@@ -117,17 +117,3 @@ def _needs(plans: Sequence[RowPlan]) -> str:
         if names:
             groups.append(f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names)}")
     return " and ".join(groups)
-
-
-def _without_runs(item: Item, plan: Plan) -> str:
-    """Return the state of an item that is measured or drawn without training."""
-    stored: Path | None
-    if item.kind == "simulation":
-        stored = simulation.stored_at(item, plan)
-    elif item.kind == "contrast":
-        stored = contrast.stored_at(item, plan)
-        if stored is None:
-            return f"no data ({datasets()[str(item.dataset)].title})"
-    else:
-        stored = plan.out / f"{item.name}.md"
-    return "done" if stored.is_file() else "not run yet"

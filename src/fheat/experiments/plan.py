@@ -1,37 +1,30 @@
-"""From a row of the paper to runs: settings for its dataset, its seeds and the length that is asked for.
+"""What a reproduction works with: where the datasets of the paper lie, where results go, and which runs are wanted."""
 
-A row whose network or method is not registered, or whose dataset is not given, has no runs and says what it needs.
-"""
-
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
-from fheat.experiments.planned import Outcome, PlannedRun, Scoring
+from fheat.experiments.phantoms import paper_phantoms
 from fheat.experiments.records import PaperDataset, Row, datasets
-from fheat.methods.registry import list_methods
-from fheat.networks.registry import list_models
 from fheat.system.errors import BadInput
-from fheat.training.settings import OutputSettings, ScheduleSettings, ValidationSettings
-from fheat.training.settings_sources import make_settings
+from fheat.system.files import check_folder
+from fheat.system.progress import Progress, silent
+from fheat.system.settings import nearest
+from fheat.training.settings import ScheduleSettings
 
 FULL: Final = ScheduleSettings().iterations
 """Number of iterations of a run of full length, that of the paper."""
-_PROBE, _OPENED, _SPIKED = "research.probe_at", "research.noise_at", "research.spike_at"
+PHANTOMS: Final = "phantoms"
+"""What is given as data for synthetic scans."""
+Scale = Literal["full", "tiny"]
 _SMALLEST: Final[dict[str, dict[str, Any]]] = {
     "dynunet": {"network.filters": [8, 8, 8, 8, 8]},
     "segresnet": {"network.init_filters": 8},
     "swin_unetr": {"network.feature_size": 12},
 }
 """Options that make a network of other packages as small as it can be."""
-_WARM_UP_SHARE: Final = 8
-"""A run that is too short for the warm-up of the settings warms up for an eighth of its iterations."""
-Split = Literal["validation", "test"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Tiny:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a reproduction works with: where data lie and results go, and which runs are wanted."""
+    """What a reproduction works with; made by `make_plan`."""
 
     data: Mapping[str, Path]
     """Folder of each dataset that is given."""
@@ -83,55 +76,91 @@ class Plan:
         return dataset.windows if self.tiny is None else (self.tiny.patch_size, self.tiny.patch_size)
 
 
-@dataclass(frozen=True)
-class RowPlan:
-    """A row with its runs, or with the reason why it has none."""
+def make_plan(
+    data: Sequence[str] | Mapping[str, str | Path] = (),
+    out: str | Path = "reproduced",
+    *,
+    seeds: Sequence[int] | None = None,
+    iterations: int | None = None,
+    scale: Scale = "full",
+    device: str | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Return a plan for all items, or raise `BadInput`.
 
-    row: Row
-    iterations: int
-    """Length of its runs."""
-    needs: str = ""
-    """Network or method that is not registered, such as `network transbts`; empty if all are."""
-    no_data: bool = False
-    runs: tuple[PlannedRun, ...] = ()
-    split: Split = "test"
-    scans: int = 0
-    """Number of scans that are scored."""
-
-    @cached_property
-    def seeds(self) -> tuple[int, ...]:
-        """Seed of each run."""
-        return tuple(run.settings.schedule.seed for run in self.runs)
-
-    @property
-    def problem(self) -> str:
-        """Why the row cannot run, in words; empty where it can."""
-        if self.needs:
-            return f"not available yet (needs {self.needs})"
-        return f"no data: {remedy(self.row.dataset)}" if self.no_data else ""
-
-    def done(self, runs: Path) -> dict[int, Outcome]:
-        """Return the outcomes of the runs that are done, by seed."""
-        outcomes = {seed: run.outcome(runs) for seed, run in zip(self.seeds, self.runs, strict=True)}
-        return {seed: outcome for seed, outcome in outcomes.items() if outcome is not None}
-
-
-def plan_row(row: Row, plan: Plan) -> RowPlan:
-    """Return the runs of a row, or what they need; raise `BadInput` where the dataset or the options are at fault."""
-    if needs := missing_parts(row.network, row.method):
-        return RowPlan(row, plan.length, needs=needs)
-    if row.dataset not in plan.data:
-        return RowPlan(row, plan.length, no_data=True)
-    split, cases = scored_cases(plan.data[row.dataset])
-    runs = tuple(_planned(row, seed, split, plan) for seed in plan.seeds_of(row))
-    return RowPlan(row, plan.length, runs=runs, split=split, scans=len(cases))
+    Args:
+        data: datasets as `NAME=FOLDER`, a folder that holds them, or a mapping from name to folder; `["phantoms"]`
+            makes synthetic scans, which `scale="tiny"` needs.
+        out: folder for runs and results.
+        seeds: seeds of every row instead of those of its record.
+        iterations: length of every run instead of that of the paper.
+        scale: `tiny` runs every row in about a second on synthetic scans, to see that everything works.
+        device: `cpu` or `cuda`; a GPU where there is one.
+        progress: called after each synthetic dataset.
+    """
+    folder = Path(out)
+    check_folder(folder)
+    given = [f"{name}={path}" for name, path in data.items()] if isinstance(data, Mapping) else list(data)
+    if (given == [PHANTOMS]) != (scale == "tiny"):
+        raise BadInput("--data phantoms", "and --scale tiny belong together", "give both, or neither")
+    if iterations is not None and iterations < 2:
+        raise BadInput("--iterations", f"is {iterations}", "give 2 or more")
+    chosen = None if seeds is None else tuple(dict.fromkeys(seeds))
+    if scale == "tiny":
+        found = paper_phantoms(folder / PHANTOMS, progress)
+        return Plan(found, folder, chosen, iterations, Tiny(), device)
+    return Plan(locate(given), folder, chosen, iterations, None, device)
 
 
-def missing_parts(network: str, method: str | None = None) -> str:
-    """Return the network and the method that are not registered, in words; empty where both are."""
-    absent = [] if network in list_models() else [f"network {network}"]
-    absent += [] if method is None or method in list_methods() else [f"method {method}"]
-    return " and ".join(absent)
+def locate(given: Sequence[str]) -> dict[str, Path]:
+    """Return the folder of each dataset that is given, or raise `BadInput`.
+
+    Each entry is `NAME=FOLDER`, where the name is that of a dataset of the paper or of its recipe in any spelling
+    (la, LA, brats, BRATS2019), or a folder that holds folders with such names.
+    """
+    found: dict[str, Path] = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        named = {_dataset(name): Path(folder)} if equals and not Path(text).is_dir() else _inside(Path(text))
+        for dataset, path in named.items():
+            if found.get(dataset, path) != path:
+                raise BadInput(path, f"is {dataset}, and so is {found[dataset]}", "give each dataset once")
+            open_dataset(path)  # refuses what is no dataset before anything is trained
+            found[dataset] = path
+    return found
+
+
+def _dataset(name: str) -> str:
+    known = _names()
+    if name.lower() not in known:
+        remedy = f"use one of {', '.join(datasets())}"
+        raise BadInput(f"--data {name}", f"is no dataset of the paper{nearest(name.lower(), known)}", remedy)
+    return known[name.lower()]
+
+
+def _inside(folder: Path) -> dict[str, Path]:
+    """Return the datasets in a folder, by the names of its folders."""
+    if not folder.is_dir():
+        raise BadInput(folder, "is not a folder", "give NAME=FOLDER, or a folder that holds la/, brats/ or others")
+    known = _names()
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.lower() in known:
+            other = found.setdefault(known[path.name.lower()], path)
+            if other != path:
+                reason = f"holds {other.name} and {path.name}, which are one dataset of the paper"
+                raise BadInput(folder, reason, f"name one, such as --data {known[other.name.lower()]}={other}")
+    if not found:
+        remedy = f"name the dataset, such as --data la={folder}"
+        raise BadInput(folder, f"holds none of the folders {', '.join(datasets())}", remedy)
+    return found
+
+
+def _names() -> dict[str, str]:
+    """Return the dataset that each name means: its own, and that of its recipe."""
+    own = {name: name for name in datasets()}
+    recipes = {known.recipe: name for name, known in datasets().items() if not name.endswith("-original")}
+    return {"pancreas-b": "pancreas", **recipes, **own}
 
 
 def remedy(dataset: str) -> str:
@@ -140,73 +169,3 @@ def remedy(dataset: str) -> str:
     made = known.prepare.startswith("fheat ")
     how = f"prepare {known.title} with '{known.prepare}'" if made else known.prepare
     return f"{how} and give --data {dataset}=FOLDER; it has a licence of its own, so this program does not ship it"
-
-
-def scored_cases(folder: Path) -> tuple[Split, tuple[Case, ...]]:
-    """Return the test scans of a dataset or, where it has none with labels, its validation scans."""
-    dataset = open_dataset(folder)
-    for split in ("test", "validation"):
-        cases = tuple(case for case in dataset.split(split) if case.label is not None)
-        if cases and len(cases) == len(dataset.split(split)):
-            return split, cases
-    raise BadInput(folder, "has neither labelled test scans nor validation scans to score on", "see docs/data.md")
-
-
-def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:
-    """Return one run of a row. Rows that train alike have runs of one name and key, and so share them."""
-    dataset, folder = datasets()[row.dataset], plan.data[row.dataset]
-    patch, stride = plan.patch_and_stride(dataset)
-    labels = row.labels if plan.tiny is None or row.labels is None else plan.tiny.labels
-    options = options_for(row.options, plan.length)
-    smallest = {} if plan.tiny is None else plan.tiny.options(row.network)
-    values: dict[str, Any] = {
-        "data.folder": str(folder),
-        "data.labelled": labels,
-        "data.patch_size": patch,
-        "network.name": row.network,
-        "method.name": row.method,
-        "schedule.seed": seed,
-        **_schedule(plan.length),
-        **(dataset.settings if plan.tiny is None else {}),
-        **options,
-        **smallest,
-    }
-    settings = make_settings(values, f"record {row.name}")
-    scoring = Scoring(split=split, stride=stride, largest_component=dataset.largest_component)
-    place = row.dataset if plan.tiny is None else folder.name  # several datasets share a folder of phantoms
-    words = (place, labels or "all", row.method, row.network, *map(_option_word, options.items()), "seed", seed)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(map(str, words)))
-    return PlannedRun(name.lstrip("._-"), settings, scoring)
-
-
-def options_for(options: Mapping[str, Any], iterations: int) -> dict[str, Any]:
-    """Return the options of a row for a run of another length: what happens at an iteration happens in proportion."""
-
-    def moved(at: int, last: int) -> int:
-        return min(max(round(at * iterations / FULL), 1 if at else 0), last)
-
-    scaled = dict(options)
-    if iterations == FULL:
-        return scaled
-    if _PROBE in scaled:
-        scaled[_PROBE] = sorted({moved(at, iterations) for at in scaled[_PROBE]})
-    for name in (_OPENED, _SPIKED):
-        if name in scaled:
-            scaled[name] = moved(scaled[name], iterations - 1)
-    return scaled
-
-
-def _schedule(iterations: int) -> dict[str, int]:
-    """Return the length of a run, and what must be rarer or shorter in a short one."""
-    warm_up, every, saved = ScheduleSettings().warm_up, ValidationSettings().every, OutputSettings().checkpoint_every
-    return {
-        "schedule.iterations": iterations,
-        "schedule.warm_up": min(warm_up, iterations // _WARM_UP_SHARE),
-        "validation.every": min(every, max(iterations // 2, 1)),
-        "output.checkpoint_every": min(saved, iterations),
-    }
-
-
-def _option_word(option: tuple[str, Any]) -> str:
-    name, value = option[0].rpartition(".")[2], option[1]
-    return name if isinstance(value, list) else f"{name}-{value}"

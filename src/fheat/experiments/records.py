@@ -27,10 +27,10 @@ ITEMS: Final = (
 DEFAULT_METHOD: Final = "cse"
 """Method of a system that names none: the protocol of the paper."""
 Kind = Literal[
-    "scores", "allocation", "scatter", "diagram", "simulation", "port", "dynamics", "attention", "contrast", "planes",
+    "scores", "allocation", "tradeoff", "diagram", "simulation", "port", "dynamics", "attention", "contrast", "planes",
     "open points",
 ]  # fmt: skip
-"""What an item shows; `fheat.experiments.items` has one file for each kind."""
+"""What an item shows; `fheat.experiments.items` says how."""
 
 
 class Published(NamedTuple):
@@ -104,6 +104,11 @@ class Row(Section):
     def name(self) -> str:
         """Name within the item, such as la-4/fheat-seg."""
         return f"{self.setting}/{self.system}"
+
+    @property
+    def network_options(self) -> dict[str, Any]:
+        """Those of its options that are the network's, by the names that `create_model` takes."""
+        return _network_options(self.options)
 
 
 class CostRow(Section):
@@ -204,13 +209,13 @@ def make_item(
 
 def _cost_row(system: Mapping[str, Any], name: str, numbers: Mapping[str, float], patch_size: Any) -> dict[str, Any]:
     """Return the fields of a cost row: of the options only those of the network count."""
-    options = {
-        option.removeprefix("network."): value
-        for option, value in system.get("options", {}).items()
-        if option.startswith("network.")
-    }
+    options = _network_options(system.get("options", {}))
     fields = {"title": system["title"], "network": system["network"], "options": options}
     return {**fields, "system": name, "patch_size": patch_size, "published": numbers}
+
+
+def _network_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("network."): value for name, value in options.items() if name.startswith("network.")}
 
 
 def _read(name: str) -> dict[str, Any]:

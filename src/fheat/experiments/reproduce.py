@@ -11,29 +11,23 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 from fheat.experiments.engine import Failure, RunsWatcher, run_all, run_here
 from fheat.experiments.items import present
 from fheat.experiments.items.presented import Presented
 from fheat.experiments.local import Local
-from fheat.experiments.locations import locate
-from fheat.experiments.phantoms import paper_phantoms
-from fheat.experiments.plan import Plan, RowPlan, Tiny, plan_row
+from fheat.experiments.plan import Plan, make_plan
 from fheat.experiments.planned import PlannedRun
 from fheat.experiments.records import ITEMS, Item, Row
 from fheat.experiments.records import item as item_named
-from fheat.experiments.results import RowResult, row_result
-from fheat.experiments.tables import numbers_csv
+from fheat.experiments.row_plan import RowPlan, plan_row
+from fheat.experiments.row_result import RowResult, row_result
+from fheat.experiments.sheet import numbers_csv
 from fheat.figures.picture import write_pictures
 from fheat.system.errors import BadInput
-from fheat.system.files import check_folder, write_file
-from fheat.system.progress import Progress, silent
+from fheat.system.files import write_file
 from fheat.system.settings import nearest
-
-PHANTOMS: Final = "phantoms"
-"""What is given as data for synthetic scans."""
-Scale = Literal["full", "tiny"]
 
 
 @dataclass(frozen=True)
@@ -74,42 +68,6 @@ class Reproduced:
             blocks += [sheet.text() if sheet.title == self.item.title else f"{sheet.title}\n{sheet.text()}"]
         notes = [f"- {note}" for note in self.presented.notes]
         return "\n\n".join(block for block in (*blocks, "\n".join(notes)) if block)
-
-
-def make_plan(
-    data: Sequence[str] | Mapping[str, str | Path] = (),
-    out: str | Path = "reproduced",
-    *,
-    seeds: Sequence[int] | None = None,
-    iterations: int | None = None,
-    scale: Scale = "full",
-    device: str | None = None,
-    progress: Progress = silent,
-) -> Plan:
-    """Return a plan for all items, or raise `BadInput`.
-
-    Args:
-        data: datasets as `NAME=FOLDER`, a folder that holds them, or a mapping from name to folder; `["phantoms"]`
-            makes synthetic scans, which `scale="tiny"` needs.
-        out: folder for runs and results.
-        seeds: seeds of every row instead of those of its record.
-        iterations: length of every run instead of that of the paper.
-        scale: `tiny` runs every row in about a second on synthetic scans, to see that everything works.
-        device: `cpu` or `cuda`; a GPU where there is one.
-        progress: called after each synthetic dataset.
-    """
-    folder = Path(out)
-    check_folder(folder)
-    given = [f"{name}={path}" for name, path in data.items()] if isinstance(data, Mapping) else list(data)
-    if (given == [PHANTOMS]) != (scale == "tiny"):
-        raise BadInput("--data phantoms", "and --scale tiny belong together", "give both, or neither")
-    if iterations is not None and iterations < 2:
-        raise BadInput("--iterations", f"is {iterations}", "give 2 or more")
-    chosen = None if seeds is None else tuple(dict.fromkeys(seeds))
-    if scale == "tiny":
-        found = paper_phantoms(folder / PHANTOMS, progress)
-        return Plan(found, folder, chosen, iterations, Tiny(), device)
-    return Plan(locate(given), folder, chosen, iterations, None, device)
 
 
 def chosen_items(names: Iterable[str | Item] = (), rows: Sequence[str] = ()) -> list[Item]:

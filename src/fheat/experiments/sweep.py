@@ -4,7 +4,7 @@
 data = "scans"
 labelled = 4
 
-[scoring]                   # see `planned.Scoring`
+[scoring]                   # see `scoring.Scoring`
 split = "test"
 
 [grid]                      # every combination of these values
@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from fheat.experiments.planned import PlannedRun, Scoring, cases_to_score
+from fheat.experiments.planned import PlannedRun
+from fheat.experiments.scoring import Scoring, cases_to_score
 from fheat.system.errors import BadInput
 from fheat.system.settings import nearest, reason_of
 from fheat.training.checkpoints import flattened

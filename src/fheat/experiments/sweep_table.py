@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fheat.experiments.engine import Failure
-from fheat.experiments.planned import Outcome, PlannedRun, Scoring
+from fheat.experiments.planned import Outcome, PlannedRun
+from fheat.experiments.scoring import Scoring
+from fheat.experiments.sheet import Sheet
 from fheat.experiments.sweep import Sweep, word
-from fheat.experiments.tables import Sheet
 from fheat.experiments.worker import claims_of, look_of
 from fheat.metrics.table import number
 from fheat.system.claims import holder

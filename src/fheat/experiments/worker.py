@@ -21,7 +21,8 @@ from typing import Any, Final, Self
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from fheat.experiments.planned import Outcome, PlannedRun, Scoring, perform
+from fheat.experiments.planned import Outcome, PlannedRun, perform
+from fheat.experiments.scoring import Scoring
 from fheat.system.claims import Claim, Displaced, Holder, claimed
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code, handling

@@ -1,23 +1,29 @@
-"""How an item becomes tables and figures, one file for each kind of item."""
+"""How an item becomes tables and figures, by its kind."""
 
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from fheat.experiments.items import allocation, attention, dynamics, open_points, score_figures, scores, untrained
 from fheat.experiments.items.presented import Presented
 from fheat.experiments.plan import Plan
-from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
+from fheat.experiments.records import Item, Kind
+from fheat.experiments.row_result import RowResult
 
-
-class _Presenter(Protocol):
-    """What each file of this folder defines."""
-
-    def present(self, item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
-        """Return the tables and figures of an item; rows that are not done are shown without numbers of ours."""
+_PRESENT: Final[dict[Kind, Callable[[Item, Sequence[RowResult], Plan], Presented]]] = {
+    "scores": scores.present,
+    "allocation": allocation.present,
+    "tradeoff": score_figures.present_tradeoff,
+    "diagram": untrained.present_diagram,
+    "simulation": untrained.present_simulation,
+    "port": dynamics.present_port,
+    "dynamics": dynamics.present_dynamics,
+    "attention": attention.present,
+    "contrast": untrained.present_contrast,
+    "planes": score_figures.present_planes,
+    "open points": open_points.present,
+}
 
 
 def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
-    """Return the tables and figures of an item of any kind."""
-    file = import_module(f"fheat.experiments.items.{item.kind.replace(' ', '_')}")
-    return cast(_Presenter, file).present(item, results, plan)
+    """Return the tables and figures of an item; rows that are not done are shown without numbers of ours."""
+    return _PRESENT[item.kind](item, results, plan)

@@ -6,8 +6,8 @@ from fheat.experiments.items.presented import Presented, notes_on
 from fheat.experiments.plan import Plan
 from fheat.experiments.planned import GateOutcome, Outcome
 from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
-from fheat.experiments.tables import Number, Sheet
+from fheat.experiments.row_result import RowResult
+from fheat.experiments.sheet import Number, Sheet
 from fheat.figures.picture import Picture, svg_picture
 from fheat.figures.plots import colours, plot
 from fheat.metrics.statistics import moments

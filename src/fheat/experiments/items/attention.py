@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fheat.experiments.inside import inside
+from fheat.experiments.items.inside import inside
 from fheat.experiments.items.presented import Presented, notes_on, scored_on
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
-from fheat.experiments.tables import NOTHING, Number, Sheet, with_deviation
+from fheat.experiments.row_result import RowResult
+from fheat.experiments.sheet import NOTHING, Number, Sheet, with_deviation
 from fheat.figures.picture import Picture
 from fheat.metrics.statistics import MeanAndDeviation, moments
 from fheat.studies.inside.figures import attention_picture, map_pictures

@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Any
 
-from fheat.experiments.plan import missing_parts
 from fheat.experiments.records import CostRow, Item, Published
-from fheat.experiments.tables import Number, Sheet
+from fheat.experiments.row_plan import missing_parts
+from fheat.experiments.sheet import Number, Sheet
 from fheat.gates.cost import cost
 from fheat.metrics.statistics import moments
 from fheat.networks.registry import create_model

@@ -1,16 +1,18 @@
-"""Fig. 5: D and alpha over training, what the gates do at the end, and what noise and a larger learning rate change."""
+"""Fig. 4 and 5: gates over training, in SegFormer3D and in FHEAT-Seg, at the end, and after a perturbation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
-from fheat.experiments.inside import inside, scored_network
+from fheat.experiments.items import scores
+from fheat.experiments.items.inside import inside, scored_network
 from fheat.experiments.items.presented import Presented, notes_on, published_sheet
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
-from fheat.experiments.tables import NOTHING, Number
+from fheat.experiments.row_result import RowResult
+from fheat.experiments.sheet import NOTHING, Number
 from fheat.figures.picture import Picture, picture_of
+from fheat.figures.strengths import strengths_picture
 from fheat.gates.table import allocation
 from fheat.metrics.statistics import MeanAndDeviation, moments
 from fheat.models.folder import load
@@ -24,7 +26,7 @@ from fheat.training.runs import RunHistory, read_history
 Values = dict[str, MeanAndDeviation]
 
 
-def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
+def present_dynamics(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
     """Return what each panel states beside the published number, and the panels of the runs that are done."""
     done = {result.plan.row.system: result for result in results if result.outcomes}
     logs = {system: read_history(scored_network(result, plan).parent) for system, result in done.items()}
@@ -152,3 +154,26 @@ def _pictures(item: Item, done: Mapping[str, RowResult], logs: Mapping[str, RunH
             marks = perturbation_marks(log.settings.research)
             drawn.append(picture_of(f"{item.name}-{panel}", strengths(log, marks)))
     return drawn
+
+
+def present_port(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
+    """Return the scores of SegFormer3D with and without gates, its survivors, and the figure of D over training."""
+    scored = scores.present(item, results, plan)
+    ported = next((result for result in results if result.plan.row.system == item.reference), None)
+    pictures: list[Picture] = list(scored.pictures)
+    ours: dict[str, MeanAndDeviation] = {}
+    if ported is not None and ported.outcomes:
+        log = read_history(scored_network(ported, plan).parent)
+        left = [log.steps[-1][f"D.{site}"] for site in _strongest(log)]
+        ours = {"survivors": moments([len(log.survivors)]), "D of the survivor": moments(left)}
+        pictures.append(strengths_picture(_strengths(log), f"{item.name}-D", words=item.note))
+    numbers = [
+        Number("", name, value, ours.get(name, NOTHING), *_facts(ported)) for name, value in item.published.items()
+    ]
+    sheets = (*scored.sheets, published_sheet(item, numbers))
+    return Presented(sheets, (*scored.numbers, *numbers), tuple(pictures), scored.notes)
+
+
+def _strengths(log: RunHistory) -> dict[int, dict[str, float]]:
+    """Return D of every gate by iteration."""
+    return {int(step["iteration"]): {site: step[f"D.{site}"] for site in log.sites} for step in log.steps}

@@ -8,8 +8,8 @@ from fheat.experiments.items import scores
 from fheat.experiments.items.presented import Presented
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
-from fheat.experiments.tables import Number, Sheet
+from fheat.experiments.row_result import RowResult
+from fheat.experiments.sheet import Number, Sheet
 from fheat.metrics.statistics import MeanAndDeviation
 from fheat.studies.order_gradient import OrderGradient, measure_order_gradients
 from fheat.system.errors import BadInput

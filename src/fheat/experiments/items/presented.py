@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fheat.experiments.plan import FULL, Plan, RowPlan
+from fheat.experiments.plan import FULL, Plan
 from fheat.experiments.records import Item, datasets
-from fheat.experiments.results import RowResult
-from fheat.experiments.tables import Number, Sheet, with_deviation
+from fheat.experiments.row_plan import RowPlan
+from fheat.experiments.row_result import RowResult
+from fheat.experiments.sheet import Number, Sheet, with_deviation
 from fheat.figures.picture import Picture
 from fheat.system.text import counted
 

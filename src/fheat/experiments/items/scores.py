@@ -6,8 +6,8 @@ from fheat.experiments.items.cost import cost_numbers, cost_sheet
 from fheat.experiments.items.presented import Presented, notes_on, scored_on
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item, Row
-from fheat.experiments.results import IN_PER_CENT, Difference, RowResult, differences, title_of
-from fheat.experiments.tables import Number, Sheet, with_deviation
+from fheat.experiments.row_result import IN_PER_CENT, Difference, RowResult, differences, title_of
+from fheat.experiments.sheet import Number, Sheet, with_deviation
 from fheat.figures.picture import Picture, svg_picture
 from fheat.figures.plots import colours, plot
 from fheat.metrics.significance import LEVEL

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fheat.experiments.plan import FULL, RowPlan
+from fheat.experiments.plan import FULL
 from fheat.experiments.planned import Outcome
+from fheat.experiments.row_plan import RowPlan
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Scores
 from fheat.metrics.significance import Paired, compare
 from fheat.metrics.statistics import MeanAndDeviation, holm, mean, moments

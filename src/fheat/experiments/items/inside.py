@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from fheat import __version__
-from fheat.experiments.plan import Plan, scored_cases
-from fheat.experiments.results import RowResult
+from fheat.experiments.plan import Plan
+from fheat.experiments.row_plan import scored_cases
+from fheat.experiments.row_result import RowResult
 from fheat.models.folder import load
 from fheat.studies.inside.measure import AnalysisOptions, analyse
 from fheat.studies.inside.record import (

@@ -1,4 +1,4 @@
-"""Fig. 8 and 9: the same planes of three scans, segmented by the network of every row."""
+"""Fig. 1, 8 and 9: the scores of Table II as figures. Dice against parameters, and masks on planes of three scans."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,25 +8,49 @@ import numpy as np
 from fheat.data.case import Case
 from fheat.data.orientation import reorient
 from fheat.data.read import read_image, read_label
-from fheat.experiments.inside import scored_network
 from fheat.experiments.items import scores
+from fheat.experiments.items.inside import scored_network
 from fheat.experiments.items.presented import Presented, scored_on
-from fheat.experiments.plan import Plan, scored_cases
+from fheat.experiments.plan import Plan
 from fheat.experiments.records import Item
-from fheat.experiments.results import RowResult
+from fheat.experiments.row_plan import missing_parts, scored_cases
+from fheat.experiments.row_result import RowResult
 from fheat.figures.cases import ComparedCase, panels_picture
 from fheat.figures.picture import Picture
+from fheat.figures.tradeoff import MethodScore, tradeoff_picture
+from fheat.gates.cost import parameters
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
 from fheat.io.nifti import read_nifti, write_nifti
-from fheat.system.errors import BadInput
+from fheat.networks.registry import create_model
 
 SCANS = 3
 """Number of scans that are shown, the first ones."""
 
 
-def present(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
-    """Return the scores of all rows, and the figure of those that are done."""
+def present_tradeoff(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
+    """Return the scores of all rows, and Dice against parameters of those whose network exists.
+
+    Parameters are those of a network for one channel and two classes, at the window of LA.
+    """
+    scored = scores.present(item, results, plan)
+    shown: list[MethodScore] = []
+    for result in results:
+        row = result.plan.row
+        if not missing_parts(row.network):
+            count = parameters(create_model(row.network, **row.network_options))
+            published, ours = row.published["dice"], result.score("dice")
+            sd = None if published.sd is None else published.sd / 100
+            shown.append(MethodScore(row.title, count, published.mean / 100, sd, published=True))
+            if ours.mean is not None:
+                sd = None if ours.sd is None else ours.sd / 100
+                shown.append(MethodScore(row.title, count, ours.mean / 100, sd))
+    words = " ".join(filter(None, ("All parameters are counted here.", item.note, scored_on(results))))
+    return Presented(scored.sheets, scored.numbers, (tradeoff_picture(shown, item.name, words=words),), scored.notes)
+
+
+def present_planes(item: Item, results: Sequence[RowResult], plan: Plan) -> Presented:
+    """Return the scores of all rows, and the same planes of three scans, segmented by the rows that are done."""
     scored = scores.present(item, results, plan)
     done = [result for result in results if result.outcomes]
     pictures = (planes_picture(item, done, plan),) if done else ()
@@ -61,8 +85,7 @@ def _compared(case: Case, masks: dict[str, Path]) -> ComparedCase:
     """Return a scan with its reference and masks, upright; all classes together are the foreground."""
     image = read_image(case)
     label = read_label(case, image)
-    if label is None:
-        raise BadInput(case.images[0], "has no label to compare with", "leave it out of the split")
+    assert label is not None  # see `scored_cases`
     upright = reorient(image, "RAS")
     inside = {title: reorient(read_nifti(file), "RAS").data > 0 for title, file in masks.items()}
     reference = reorient(label, "RAS").data > 0
