@@ -25,6 +25,8 @@ from fheat.io import write_nifti
 from fheat.system.claims import holder
 from tests.experiments.test_engine import logged, weights
 
+pytestmark = pytest.mark.long
+
 ray = pytest.importorskip("ray")
 
 

@@ -90,9 +90,6 @@ class Group:
 
 ALONE = Group()
 _current = ALONE
-_left: list[object] = []
-"""Process groups that were left. A network wrapped for one may be freed after it was left, and must not be the last to
-refer to it: PyTorch would then wait for the group's threads and hold the interpreter lock that these wait for."""
 
 
 def current() -> Group:
@@ -131,7 +128,6 @@ def joined() -> Iterator[Group]:
         with acting_as(Group(dist.get_rank(), size)) as group:
             yield group
     finally:
-        _left.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
