@@ -28,6 +28,8 @@ from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
 from fheat.metrics.evaluate import evaluate_labels
 from fheat.metrics.table import ScoreRow, Table
+from fheat.models.folder import read_manifest
+from fheat.models.start import start_folder
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.machine import machine
@@ -129,6 +131,8 @@ class PlannedRun:
             if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
         facts = {"settings": settings, "scoring": self.scoring.model_dump(mode="json"), "scans": self._scans()}
+        if self.settings.network.start is not None:
+            facts["start"] = read_manifest(start_folder(self.settings.network.start)).sha256
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def folder(self, runs: Path) -> Path:
