@@ -18,11 +18,12 @@ from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.methods.base import MethodSettings
 from fheat.methods.registry import DEFAULT_METHOD, list_methods, method_class
+from fheat.models.start import network_of_start
 from fheat.networks.registry import list_models, model_options, option_types
 from fheat.system.errors import BadInput
 from fheat.system.settings import Section, Short, optional
 from fheat.training.settings import NetworkSettings, TrainSettings
-from fheat.training.settings_sources import make_settings, nest, read_toml, sections
+from fheat.training.settings_sources import make_settings, nest, read_toml, sections, with_start
 
 
 def parse_settings(
@@ -33,7 +34,11 @@ def parse_settings(
     `kind` is a dataclass with the options of the verb itself; `file` holds the settings of a TOML file by section. They
     may name the network and the method.
     """
-    method, network = (_named(arguments, what) or _name_in(file.get(what)) for what in ("method", "network"))
+    method = _said(arguments, "--method", "--method.name") or _text_in(file.get("method"), "name")
+    network = _said(arguments, "--network", "--network.name") or _text_in(file.get("network"), "name")
+    start = _said(arguments, "--from", "--network.start") or _text_in(file.get("network"), "start")
+    if network is None and start is not None:
+        network = network_of_start(start)["name"]
     kinds = _kinds(method or DEFAULT_METHOD, network or NetworkSettings().name)
     members = [(name, section, field(default_factory=section)) for name, section in kinds.items()]
     together = make_dataclass(kind.__name__, members, bases=(kind,), frozen=True, namespace={"__doc__": kind.__doc__})
@@ -55,10 +60,11 @@ def merged_settings(file: dict[str, Any], given: dict[str, Any], source: Path | 
     merged = {section: dict(values) if isinstance(values, dict) else values for section, values in file.items()}
     for what, known in (("method", _method_fields), ("network", _network_fields)):
         name = given.get(what, {}).get("name")
-        if name is not None and isinstance(merged.get(what), dict) and _name_in(file.get(what)) != name:
+        if name is not None and isinstance(merged.get(what), dict) and _text_in(file.get(what), "name") != name:
             merged[what] = {key: value for key, value in merged[what].items() if key in known(name)}
     for section, values in given.items():
         merged[section] = dict(merged.get(section, {})) | values
+    merged = with_start(merged)
     try:
         return make_settings(merged, source or "options")
     except BadInput as error:
@@ -84,18 +90,18 @@ def _as_option(reason: str) -> str:
     return f"--{name.replace('_', '-')}{separator}{rest}" if reason.startswith("field ") else reason
 
 
-def _named(arguments: Sequence[str], what: str) -> str | None:
-    """Return the name that `--method NAME`, `--method=NAME` or `--method.name NAME` gives."""
+def _said(arguments: Sequence[str], *options: str) -> str | None:
+    """Return what follows one of these options, as in `--method NAME` or `--method=NAME`."""
     for index, word in enumerate(arguments):
         option, equals, value = word.partition("=")
-        if option in (f"--{what}", f"--{what}.name"):
+        if option in options:
             return value if equals else next(iter(arguments[index + 1 :]), None)
     return None
 
 
-def _name_in(section: Any) -> str | None:
-    name = section.get("name") if isinstance(section, dict) else None
-    return name if isinstance(name, str) else None
+def _text_in(section: Any, field: str) -> str | None:
+    text = section.get(field) if isinstance(section, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _method_fields(name: str) -> Iterable[str]:
@@ -103,7 +109,7 @@ def _method_fields(name: str) -> Iterable[str]:
 
 
 def _network_fields(name: str) -> Iterable[str]:
-    return ["name", *(model_options(name) if name in list_models() else ())]
+    return ["name", "start", *(model_options(name) if name in list_models() else ())]
 
 
 def _words(kinds: dict[str, type[BaseModel]]) -> dict[frozenset[str], tuple[str, str]]:

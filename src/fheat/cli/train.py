@@ -44,6 +44,8 @@ class Train:
 
     Example: fheat train scans --network.mixer gelu --optimiser.clip none --out run
 
+    Example: fheat train scans --from la-4 --labelled 4 --out run
+
     Example: fheat train --resume --out run
 
     Example: fheat train --resume --out run --iterations 20000
@@ -101,6 +103,9 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show
             )
         trainers.append(trainer)
+        start = trainer.prepared.start
+        if start is not None and start.note() and group.rank == 0 and trainer.done == 0:
+            print(f"fheat: note: {start.note()}", file=sys.stderr)
         for number in received:
             trainer.stop(number)
         try:

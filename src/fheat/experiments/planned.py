@@ -25,6 +25,8 @@ from fheat import __version__
 from fheat.data.case import Dataset
 from fheat.experiments.scoring import Scoring, cases_to_score, score
 from fheat.metrics.table import Table
+from fheat.models.folder import read_manifest
+from fheat.models.start import start_folder
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.machine import machine
@@ -113,12 +115,14 @@ class PlannedRun:
             if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
         dataset = open_run_dataset(self.settings.data)
-        facts = {
+        facts: dict[str, Any] = {
             "settings": settings,
             "scoring": self.scoring.model_dump(mode="json"),
             "scans": self._scans(dataset),
             "classes": list(dataset.labels.items()),
         }
+        if self.settings.network.start is not None:
+            facts["start"] = read_manifest(start_folder(self.settings.network.start)).sha256
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def folder(self, runs: Path) -> Path:

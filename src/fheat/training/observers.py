@@ -140,6 +140,8 @@ class Checkpoints(Observer):
         } | ({} if group.size == 1 else {"processes": group.size})
         if trainer.prepared.first != trainer.settings.schedule.iterations:
             facts["first"] = trainer.prepared.first
+        if trainer.prepared.start is not None:
+            facts["start"] = trainer.prepared.start.facts()
         checkpoint = Checkpoint(trainer.done, trainer.step.state(), facts)
         group.lead(lambda: save_checkpoint(self._folder.checkpoints, checkpoint))
 

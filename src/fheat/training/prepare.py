@@ -12,6 +12,7 @@ from fheat.data.stream import place
 from fheat.inference.windows import Windows
 from fheat.methods.base import Method
 from fheat.methods.registry import method_class
+from fheat.models.start import Start, start_folder, start_from
 from fheat.networks.base import SegmentationNetwork
 from fheat.networks.registry import create_model, list_models, provides
 from fheat.system import processes
@@ -36,6 +37,8 @@ class Prepared:
     step: Step
     first: int
     """Number of iterations that the run was begun with; the settings have the number that it has now."""
+    start: Start | None = None
+    """The model that the run was started from; None for fresh weights."""
 
     @property
     def windows(self) -> Windows:
@@ -63,20 +66,40 @@ class Prepared:
 
 
 def prepare(
-    settings: TrainSettings, *, device: str | None = None, progress: Progress = silent, first: int | None = None
+    settings: TrainSettings,
+    *,
+    device: str | None = None,
+    progress: Progress = silent,
+    first: int | None = None,
+    started: Start | None = None,
 ) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
-    All processes that train together call this and see the same data; `progress` is called after each scan. `first` is
-    the number of iterations that the run was begun with, if it was another one.
+    All processes that train together call this and see the same data.
+
+    Args:
+        settings: those of the run.
+        device: `cpu` or `cuda`; a GPU where there is one.
+        progress: called after each scan.
+        first: number of iterations that the run was begun with, if it was another one.
+        started: the model that the run was started from, if a checkpoint holds what became of its weights; else the
+            model of the settings is read.
     """
     group = processes.current()
     where = group.together(lambda: processes.own_device(device))
+    start = settings.network.start if started is None else None
+    if start is not None:
+        group.together(lambda: start_folder(start))  # before the scans are read
     dataset = group.together(lambda: open_run_dataset(settings.data))
     classes = group.together(lambda: run_classes(dataset, settings))
     scans = group.together(lambda: _load(dataset, classes, settings, progress))
     first = settings.schedule.iterations if first is None else first
-    return Prepared(settings, dataset, scans, classes, _build(settings, scans, classes, where, first), first)
+    torch.manual_seed(settings.schedule.seed)
+    model = build_network(settings, scans.channels, len(classes.names))
+    if start is not None:
+        started = group.together(lambda: start_from(model, start))
+    step = _build(settings, scans, classes, model, where, first)
+    return Prepared(settings, dataset, scans, classes, step, first, started)
 
 
 def run_classes(dataset: Dataset, settings: TrainSettings) -> Classes:
@@ -127,16 +150,22 @@ def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress:
     )
 
 
-def _build(settings: TrainSettings, scans: Scans, classes: Classes, device: torch.device, first: int) -> Step:
+def _build(
+    settings: TrainSettings,
+    scans: Scans,
+    classes: Classes,
+    model: SegmentationNetwork,
+    device: torch.device,
+    first: int,
+) -> Step:
     seed, research, iterations = settings.schedule.seed, settings.research, settings.schedule.iterations
-    torch.manual_seed(seed)
     if settings.optimiser.deterministic:
         torch.use_deterministic_algorithms(True)
 
     def build() -> SegmentationNetwork:
         return build_network(settings, scans.channels, len(classes.names)).to(device).train()
 
-    model = build()
+    model = model.to(device).train()
     method = build_method(settings, classes).to(device)
     folder = settings.data.folder
     with memory_for(f"a set of {len(scans.volumes)} scans", folder, device, "set data.resident to no"):

@@ -107,6 +107,9 @@ class NetworkSettings(Section):
     model_config = ConfigDict(extra="allow")
     name: Annotated[str, Short("network")] = "fheat_seg"
     """Name of the network; see fheat models."""
+    start: Annotated[str | None, Short("from")] = None
+    """Trained model whose weights the run starts from: a model of the zoo, a model folder or a run folder. The network
+    and its options are those of the model where they are not given. Fresh weights if none."""
 
     @model_validator(mode="after")
     def _options_exist(self) -> Self:

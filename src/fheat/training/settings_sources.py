@@ -10,6 +10,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fheat.methods.registry import DEFAULT_METHOD, method_class
+from fheat.models.start import network_of_start
 from fheat.networks.registry import model_options
 from fheat.system.errors import BadInput
 from fheat.system.settings import Section, plain, reason_of, short_names
@@ -61,12 +62,14 @@ def make_settings(values: Mapping[str, Any], source: str | Path = "settings") ->
     """
     nested: dict[str, Any] = {}
     try:
-        nested = _with_preset(values)
+        nested = with_start(_with_preset(values))
         return TrainSettings.model_validate(nested)
     except (ValidationError, ValueError) as error:
         known = _known(nested)
         reason = reason_of(error, known) if isinstance(error, ValidationError) else str(error)
         raise BadInput(source, f"field {reason}", "see fheat train --help") from None
+    except BadInput as error:
+        raise BadInput(source, f"field network.start: {error.path} {error.reason}", error.remedy) from None
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +94,18 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             nested[key] = value
     return nested
+
+
+def with_start(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by section, in which a run that starts from a model and names no network has that of the model.
+
+    Raises `BadInput` where there is no such model.
+    """
+    network = sections.get("network")
+    start = network.get("start") if isinstance(network, Mapping) else None
+    if not isinstance(network, Mapping) or not isinstance(start, str) or start == "none" or "name" in network:
+        return dict(sections)
+    return dict(sections) | {"network": network_of_start(start) | dict(network)}
 
 
 def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> TrainSettings:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from fheat.models.folder import load
+from fheat.models.start import Start
 from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.machine import memory_for
@@ -100,7 +101,9 @@ def begin(
         group.lead(board.check)
     checkpoint = _newest(folder) if resume else None
     first = first_length(folder, settings, checkpoint)
-    prepared = prepare(settings, device=device, progress=reading, first=first)
+    told = None if checkpoint is None else checkpoint.facts.get("start")
+    started = None if told is None else Start(**told)
+    prepared = prepare(settings, device=device, progress=reading, first=first, started=started)
     check_probes(prepared)
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]

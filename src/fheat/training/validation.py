@@ -79,6 +79,7 @@ def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
     prepared, settings, group = trainer.prepared, trainer.settings, processes.current()
     windows, scans = prepared.windows, prepared.scans
     together = {} if group.size == 1 else {"processes": group.size}
+    start = {} if prepared.start is None else {"start": prepared.start.facts()}
     card = Card(
         title=f"{settings.network.name}, {settings.method.name}",
         classes=prepared.classes.names,
@@ -87,7 +88,7 @@ def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
         appearance=scans.appearance,
         window=Window(size=windows.size, stride=windows.stride),
         data=f"{prepared.dataset.name}: {scans.labelled} of {len(scans.names)} scans labelled",
-        training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together},
+        training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together, **start},
         metrics={} if score is None else {"validation_dice": score},
     )
     save(trainer.step.result, folder, card, overwrite=True)
