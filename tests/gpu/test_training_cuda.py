@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PATCH = (48, 48, 32)
 
 
-METHODS = ("cse", "supervised", "mean_teacher", "ua_mt")
+METHODS = ("cse", "supervised", "mean_teacher", "ua_mt", "sassnet", "ss_net")
 
 
 def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse", average=None, **options):
@@ -39,7 +39,7 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, me
     rule = rule(rule.Settings(name=method), Task(PATCH, 2, iterations=iterations)).cuda()
     rule.prepare(model, lambda: model)
     batches = Batches(store, draw((2, 4), (rule.labelled, rule.unlabelled), iterations, 0), PATCH)
-    optimiser = AdamW(model, OptimiserSettings(), list(rule.parameters()))
+    optimiser = AdamW(model, OptimiserSettings(), rule.trained())
     return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision, average=average)
 
 

@@ -143,7 +143,7 @@ def test_the_registry_names_the_nearest_and_checks_what_it_is_given(monkeypatch)
     assert list_methods()[-1] == "mine"
 
 
-@pytest.mark.parametrize("name", ["cse", "supervised", "mean_teacher", "ua_mt"])
+@pytest.mark.parametrize("name", ["cse", "supervised", "mean_teacher", "ua_mt", "sassnet", "ss_net"])
 def test_every_method_says_what_it_is(name):
     method = method_class(name)
     assert method.title

@@ -20,10 +20,20 @@ from tests.training.helpers import SMALL, SMALL_WORDS, Run
 SHORT = SMALL | {"iterations": 3, "warm_up": 1, "batch": 1}
 
 
-@pytest.mark.parametrize("method", ["mean_teacher", "ua_mt"])
+REMEMBERED = {
+    "mean_teacher": ("teacher.network.",),
+    "ua_mt": ("teacher.network.",),
+    "sassnet": ("head.", "discriminator.", "adam.first", "adam.count"),
+    "ss_net": ("memory.vectors", "memory.filled", "projection.norm.mean", "selectors."),
+}
+"""What checkpoints hold of each method, by the beginnings of its names."""
+
+
+@pytest.mark.parametrize("method", REMEMBERED)
 def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
-    """The teacher is part of every checkpoint."""
-    settings = config(method=method, iterations=4, batch=1, checkpoint_every=100, validate_every=100)
+    """The teacher, the discriminator with its Adam, and the memory of vectors are part of every checkpoint."""
+    small = {"method.discriminator_width": 2} if method == "sassnet" else {}
+    settings = config(method=method, iterations=4, batch=1, checkpoint_every=100, validate_every=100, **small)
     whole = Run(settings, tmp_path / "whole")
     whole.train()
     cut = Run(settings, tmp_path / "cut")
@@ -36,7 +46,8 @@ def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
     again.train()
     assert torch.equal(whole.step.history, again.step.history)
     states = whole.step.state(), again.step.state()
-    assert any(name.startswith("method.teacher.network.") for name in states[0])
+    for beginning in REMEMBERED[method]:
+        assert any(name.startswith(f"method.{beginning}") for name in states[0])
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

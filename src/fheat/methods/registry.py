@@ -15,6 +15,8 @@ _BUILT_IN = {
     "supervised": "fheat.methods.supervised:Supervised",
     "mean_teacher": "fheat.methods.mean_teacher:MeanTeacher",
     "ua_mt": "fheat.methods.ua_mt:UAMT",
+    "sassnet": "fheat.methods.sassnet:SASSNet",
+    "ss_net": "fheat.methods.ss_net:SSNet",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 
