@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PATCH = (48, 48, 32)
 
 
-METHODS = ("cse", "supervised", "mean_teacher", "ua_mt", "bcp", "cps", "fixmatch", "caml", "mlrp")
+METHODS = ("cse", "supervised", "mean_teacher", "ua_mt", "bcp", "cps", "fixmatch", "caml", "mlrp", "sassnet", "ss_net")
 
 
 def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse", average=None, **options):

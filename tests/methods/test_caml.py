@@ -21,14 +21,15 @@ CELLS = [(s, x, y, z) for s in range(2) for x in range(4) for y in range(4) for 
 
 def literal_head(head, rows, training):
     """Linear, batch norm, ReLU, linear."""
-    x, norm = rows @ head.widen.weight.T + head.widen.bias, head.norm
-    mean, variance = norm.running_mean, norm.running_var
+    x, norm = rows @ head.first.weight.T + head.first.bias, head.norm
+    mean, variance = norm.mean, norm.variance
     if training:
         mean, variance = x.mean(0), x.var(0, unbiased=False)
-        norm.running_mean = (0.9 * norm.running_mean + 0.1 * mean).detach()
-        norm.running_var = (0.9 * norm.running_var + 0.1 * x.var(0)).detach()
+        if norm.mean is not None:
+            norm.mean = (0.9 * norm.mean + 0.1 * mean).detach()
+            norm.variance = (0.9 * norm.variance + 0.1 * x.var(0)).detach()
     x = (x - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias
-    return x.clamp(min=0) @ head.project.weight.T + head.project.bias
+    return x.clamp(min=0) @ head.last.weight.T + head.last.bias
 
 
 class Literal:

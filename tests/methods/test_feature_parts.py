@@ -11,7 +11,7 @@ from fheat.methods.feature_grid import at_centres, to_voxels, vectors
 from fheat.methods.losses import linear_dice_loss
 from fheat.methods.probabilities import class_probabilities, entropy, sharpened
 from fheat.methods.prototypes import class_prototypes, similarities
-from fheat.methods.vector_heads import CountedNorm, VectorHead
+from fheat.methods.vector_heads import RowNorm, VectorHead
 
 
 def test_cells_take_the_value_of_their_centre_voxel():
@@ -83,7 +83,7 @@ def test_linear_dice_loss(classes):
 
 
 def test_a_norm_of_all_vectors_is_the_batch_norm_of_torch():
-    own, other = CountedNorm(5).double(), nn.BatchNorm1d(5).double()
+    own, other = RowNorm(5, running=True).double(), nn.BatchNorm1d(5).double()
     for _ in range(3):
         x = (3 * torch.randn(40, 5, dtype=torch.float64) + 1).requires_grad_()
         counted = torch.ones(40, dtype=torch.bool)
@@ -91,15 +91,15 @@ def test_a_norm_of_all_vectors_is_the_batch_norm_of_torch():
         assert torch.allclose(found, expected, rtol=1e-10)
         gradients = [torch.autograd.grad((y**3).sum(), x)[0] for y in (found, expected)]
         assert torch.allclose(*gradients, rtol=1e-8)
-    assert torch.allclose(own.running_mean, other.running_mean)
-    assert torch.allclose(own.running_var, other.running_var)
-    before = own.running_mean.clone()
-    assert torch.allclose(own(x), other.eval()(x), rtol=1e-10)
-    assert torch.equal(own.running_mean, before)
+    assert torch.allclose(own.mean, other.running_mean)
+    assert torch.allclose(own.variance, other.running_var)
+    before = own.mean.clone()
+    assert torch.allclose(own(x, running=True), other.eval()(x), rtol=1e-10)
+    assert torch.equal(own.mean, before)
 
 
 def test_vectors_that_do_not_count_change_nothing_for_the_others():
-    head, twin = VectorHead(6, 4).double(), VectorHead(6, 4).double()
+    head, twin = (VectorHead(6, 4, 4, running=True).double() for _ in range(2))
     twin.load_state_dict(head.state_dict())
     x, counted = torch.randn(30, 6, dtype=torch.float64), torch.rand(30) > 0.4
     found = head(x, counted)[counted]
@@ -108,4 +108,4 @@ def test_vectors_that_do_not_count_change_nothing_for_the_others():
     for one, other in zip(head.buffers(), twin.buffers(), strict=True):
         assert torch.allclose(one, other)
     assert torch.isfinite(head(x, torch.zeros(30, dtype=torch.bool))).all()  # nothing counts
-    assert torch.allclose(head.norm.running_var, twin.norm.running_var)
+    assert torch.allclose(head.norm.variance, twin.norm.variance)

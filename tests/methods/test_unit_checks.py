@@ -1,6 +1,6 @@
 """The checks that a reproduction of the semi-supervised protocols should pass, (a) to (m), each by its letter.
 
-(c) is the learning rate of the released code and (k) the distance map of SASSNet, neither of which is in use here.
+(c) is the learning rate of the released code, which is not in use here.
 
 Those of CSE are looked at more closely in `test_cse.py`, its rates in `tests/training/test_step.py`.
 """
@@ -23,6 +23,7 @@ from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
 from fheat.methods.cse import box_and_step, draw_box
 from fheat.methods.losses import masked_dice_loss
+from fheat.methods.signed_distance import signed_distances
 from fheat.methods.teacher import LARGEST_DECAY, Teacher, ramp_factor, ramped_weight
 from fheat.methods.ua_mt import entropy, uncertainty_threshold
 from fheat.methods.views import soft_mask
@@ -144,6 +145,20 @@ def test_j_the_teacher_is_the_moving_average_of_parameters_only():
         for found, wanted in zip(teacher.network.parameters(), expected, strict=True):
             assert torch.allclose(found, wanted, rtol=1e-6)
     assert all(torch.equal(one, other) for one, other in zip(teacher.buffers(), buffers, strict=True))
+
+
+def test_k_the_distance_map_of_a_thick_object():
+    labels = torch.zeros(1, 24, 22, 20, dtype=torch.int64)
+    labels[0, 5:17, 6:16, 4:15] = 1
+    found = signed_distances(labels, 2)[0, 0]
+    assert (found.min(), found.max()) == (-1, 1)
+    inside = labels[0].bool()
+    core = torch.zeros_like(inside)
+    core[6:16, 7:15, 5:14] = True
+    assert (found[inside & ~core] == 0).all()
+    assert (found[core] < 0).all()
+    assert (found[~inside] > 0).all()
+    assert not signed_distances(torch.zeros_like(labels), 2).any()
 
 
 def literal_count(shape, patch, strides):

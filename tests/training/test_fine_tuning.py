@@ -76,7 +76,7 @@ def test_a_run_may_start_from_a_run(finished, scans, tmp_path):
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     assert RunFolder(tmp_path / "run").settings().network.name == "miniature"
     start = fheat.load(tmp_path / "run" / "final").card.training["start"]
-    assert start["sha256"] == read_manifest(finished / "final").sha256["model.safetensors"]
+    assert start["sha256"] == read_manifest(finished / "best").sha256["model.safetensors"]
 
 
 @pytest.fixture(scope="module")

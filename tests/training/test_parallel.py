@@ -78,17 +78,31 @@ def largest_difference(one, other):
     return max((one[name].double() - other[name].double()).abs().max().item() for name in one)
 
 
-@pytest.mark.parametrize(
-    ("method", "each"), [("cse", 1), ("supervised", 1), ("bcp", 2), ("cps", 1), ("fixmatch", 1), ("mlrp", 1)]
-)
-def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method, each):
+OPTIONS = {
+    "cse": {},
+    "supervised": {},
+    "bcp": {},
+    "cps": {},
+    "fixmatch": {},
+    "mlrp": {},
+    "sassnet": {"method.ramp": 5, "method.adversarial": 0.5, "method.discriminator_width": 2},
+    "ss_net": {"method.ramp": 5, "method.separation": 1.0},
+}
+"""Methods, with options that let all of their terms count in twenty iterations."""
+LEARNED = {"sassnet": "distance", "ss_net": "smoothness", "bcp": None}
+"""The loss that falls in these iterations, where the total gains other terms by a ramp; none where stages differ."""
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
 
     In single precision one voxel whose confidence is rounded to the other side of its threshold is 1.5e-5 of the
     consistency loss. Without dropout, whose masks are drawn inside the network by each process for its own scans.
     """
+    each = 2 if method == "bcp" else 1
     for size, batch in ((2, each), (1, 2 * each)):
-        _, path = settings(f"by-{size}", method=method, batch=batch, iterations=20)
+        _, path = settings(f"by-{size}", method=method, batch=batch, iterations=20, **OPTIONS[method])
         train(path, tmp_path / f"run-{size}", size, programs.train_precisely)
     expected, found = (lines(tmp_path / f"run-{size}")[0] for size in (1, 2))
     assert [line["iteration"] for line in found] == [*range(1, 21)]
@@ -96,10 +110,16 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method, 
         assert line.keys() == other.keys()
         assert all(line[name] == pytest.approx(other[name], rel=1e-6, abs=1e-6) for name in line)
     states = [newest_checkpoint(tmp_path / f"run-{size}" / "checkpoints").tensors for size in (1, 2)]
-    learned = [{name: value for name, value in state.items() if name.startswith("model.")} for state in states]
-    assert largest_difference(*learned) < 1e-10
-    if method != "bcp":  # whose stages have different losses
-        assert expected[-1]["total"] < 0.8 * expected[0]["total"]
+    # Heads on few vectors amplify rounding: initial weights that differ by 1e-15 end 5e-10 apart in one process too.
+    for part, bound in (("model.", 1e-10), ("method.", 1e-8)):
+        learned = [{name: value for name, value in state.items() if name.startswith(part)} for state in states]
+        if any(learned) and not (method == "cse" and part == "method."):
+            assert largest_difference(*learned) < bound
+    falls = LEARNED.get(method, "total")
+    if falls is not None:
+        assert expected[-1][falls] < 0.8 * expected[0][falls]
+    if method in ("sassnet", "ss_net"):
+        assert expected[-1]["weight"] == OPTIONS[method].get("method.adversarial", 1.0)
     if method == "cse":
         assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
         assert found[0]["accepted"] != found[-1]["accepted"]

@@ -107,8 +107,8 @@ class CAML(TwoNetworks):
         width = feature_channels(self.second, channels)
         self.attention = CrossSampleAttention(stage.channels, self.options.dropout)
         self.attention.follow(stage.module)
-        self.projections = nn.ModuleList(VectorHead(width, CHANNELS) for _ in range(2))
-        self.predictions = nn.ModuleList(VectorHead(CHANNELS, CHANNELS) for _ in range(2))
+        self.projections = nn.ModuleList(VectorHead(width, CHANNELS, CHANNELS, running=True) for _ in range(2))
+        self.predictions = nn.ModuleList(VectorHead(CHANNELS, CHANNELS, CHANNELS) for _ in range(2))
         self.memory = ClassMemory(self.task.classes, self.options.memory, CHANNELS)
         self.to(next(model.parameters()))
 
@@ -145,7 +145,7 @@ class CAML(TwoNetworks):
         first, second = (view.features[:count] for view in views)
         cut = second.reshape(-1, second.shape[1]) if self.options.scramble else vectors(second)
         rows = (one.index_select(0, places.flatten()) for one in (vectors(first), cut))
-        projected = [head(one) for head, one in zip(self.projections, rows, strict=True)]
+        projected = [head(one, running=True) for head, one in zip(self.projections, rows, strict=True)]
         self.memory.write((sum(projected) / 2).unflatten(0, places.shape), kept)
 
     def _correlation(self, views: list["View"], agree: Tensor, count: int) -> Tensor:

@@ -47,9 +47,19 @@ def half_supervised_loss(logits: Tensor, labels: Tensor) -> Tensor:
     Shapes as in `supervised_loss`. A perfect prediction gives 0.
     """
     sums = voxel_sums(logits, labels)
+    return (sums.entropy.sum() / sums.voxels.sum() + squared_foreground_dice(sums)) / 2
+
+
+def squared_foreground_dice(sums: VoxelSums) -> Tensor:
+    """Return the squared Dice loss of the classes but the background, over all regions (DSQ1)."""
     overlap, total = sums.overlap.sum(dim=(0, 1)), (sums.squares + sums.voxels).sum(dim=(0, 1))
-    dice = squared_dice_loss(overlap[1:], total[1:], epsilon=1e-5)
-    return (sums.entropy.sum() / sums.voxels.sum() + dice) / 2
+    return squared_dice_loss(overlap[1:], total[1:], epsilon=1e-5)
+
+
+def linear_foreground_dice(sums: VoxelSums) -> Tensor:
+    """Return 1 - (2 sum pg + e) / (sum p + sum g + e), batch-wide, mean over the classes but the background (DLIN1)."""
+    overlap, total = sums.overlap.sum(dim=(0, 1)), (sums.mass + sums.voxels).sum(dim=(0, 1))
+    return squared_dice_loss(overlap[1:], total[1:], epsilon=1e-8)  # the same quotient, of another total
 
 
 def linear_dice_loss(logits: Tensor, labels: Tensor, epsilon: float = 1e-8) -> Tensor:

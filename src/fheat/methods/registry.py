@@ -20,6 +20,8 @@ _BUILT_IN = {
     "fixmatch": "fheat.methods.fixmatch:FixMatch",
     "caml": "fheat.methods.caml:CAML",
     "mlrp": "fheat.methods.mlrp:MLRP",
+    "sassnet": "fheat.methods.sassnet:SASSNet",
+    "ss_net": "fheat.methods.ss_net:SSNet",
 }
 _REGISTERED: dict[str, type[Method]] = {}
 

@@ -1,4 +1,6 @@
-"""Heads on feature vectors: linear, batch norm, ReLU, linear, where only some of the vectors count."""
+"""Small multilayer perceptrons on the rows of a matrix, with batch norm by the statistics of all processes' rows."""
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -6,53 +8,103 @@ from torch import Tensor, nn
 
 from fheat.system import processes
 
-
-class CountedNorm(nn.BatchNorm1d):
-    """Batch norm whose statistics are those of the vectors that count.
-
-    With all counted it is `nn.BatchNorm1d`. Without `counted`, the running statistics are used and stay as they are.
-    As in every batch norm, each process normalises by its own vectors; the running statistics are those of all.
-    """
-
-    def forward(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
-        """Normalise vectors (V, C); `counted` (V,) is true for those that make the statistics."""
-        if counted is None or not self.training:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        weight = counted.to(x.dtype)[:, None]
-        mean, variance, _ = _statistics(x, weight, processes.ALONE)
-        self._remember(x, weight)
-        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
-
-    @torch.no_grad()
-    def _remember(self, x: Tensor, weight: Tensor) -> None:
-        """Move the running statistics, the variance without bias; not where fewer than two vectors count."""
-        mean, variance, number = _statistics(x, weight, processes.current())
-        share = (self.momentum or 0.0) * (number > 1).to(x.dtype)
-        for running, new in (
-            (self.running_mean, mean),
-            (self.running_var, variance * number / (number - 1).clamp(min=1)),
-        ):
-            assert running is not None
-            running.lerp_(new, share)
-
-
-def _statistics(x: Tensor, weight: Tensor, group: processes.Group) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of vectors (V, C) with weights (V, 1), each (C,), and the sum of the weights."""
-    number = group.sum(weight.sum()).clamp(min=1)
-    mean = group.sum((weight * x).sum(dim=0)) / number
-    return mean, group.sum((weight * (x - mean).square()).sum(dim=0)) / number, number
+MOMENTUM = 0.1
+"""Share of a batch in the running statistics."""
+EPSILON = 1e-5
 
 
 class VectorHead(nn.Module):
-    """W2 relu(norm(W1 x + b1)) + b2 of vectors, (V, C_in) to (V, C_out), with C_out channels inside."""
+    """Linear, batch norm, leaky ReLU, linear: rows (N, in) to (N, out), at least in float32.
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    Args:
+        widths: numbers of input, hidden and output channels.
+        slope: slope of the activation below zero; 0 is ReLU.
+        running: whether the norm keeps running statistics.
+    """
+
+    def __init__(self, *widths: int, slope: float = 0.0, running: bool = False) -> None:
         super().__init__()
-        self.widen = nn.Linear(in_channels, out_channels)
-        self.norm = CountedNorm(out_channels)
-        self.project = nn.Linear(out_channels, out_channels)
+        channels, hidden, outputs = widths
+        self.first, self.norm = nn.Linear(channels, hidden), RowNorm(hidden, running=running)
+        self.last = nn.Linear(hidden, outputs)
+        self.slope = slope
 
-    def forward(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
-        """Apply the head; `counted` as in `CountedNorm`."""
-        out: Tensor = self.project(F.relu(self.norm(self.widen(x), counted)))
-        return out
+    def forward(self, rows: Tensor, counted: Tensor | None = None, *, running: bool = False) -> Tensor:
+        """Apply the head to all rows; `counted` and `running` as in `RowNorm.forward`."""
+        hidden = F.leaky_relu(self.norm(self.first(rows), counted, running=running), self.slope)
+        return precise(self.last(hidden))
+
+
+class RowNorm(nn.Module):
+    """Batch norm of rows, (N, C): y = (x - mean) / sqrt(variance + epsilon) weight + bias, per channel.
+
+    As `nn.BatchNorm1d`, but mean and variance are those of the rows of all processes together, and of a part of the
+    rows where only these count: all rows are normalised, so that shapes do not depend on how many they are. Running
+    statistics are kept only if `running` is set.
+    """
+
+    mean: Tensor | None
+    variance: Tensor | None
+
+    def __init__(self, channels: int, *, running: bool = False) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels) if running else None)
+        self.register_buffer("variance", torch.ones(channels) if running else None)
+
+    def forward(self, rows: Tensor, counted: Tensor | None = None, *, running: bool = False) -> Tensor:
+        """Normalise the rows.
+
+        Args:
+            rows: (N, C).
+            counted: (N,) bool, the rows that make the statistics; all by default.
+            running: whether to use the running statistics, and leave them as they are.
+        """
+        rows = precise(rows)
+        if running:
+            if self.mean is None or self.variance is None:
+                raise ValueError("this norm keeps no running statistics: build it with running=True")
+            mean, variance = self.mean, self.variance
+        else:
+            mean, variance = self._statistics(rows, counted)
+        return (rows - mean) * (variance + EPSILON).rsqrt() * self.weight + self.bias
+
+    def _statistics(self, rows: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the rows that count, and move the running ones if there are at least two."""
+        weights = torch.ones_like(rows[:, :1]) if counted is None else counted[:, None].to(rows.dtype)
+        total = processes.current().sum(weights.sum())
+        mean = sum_both_ways((weights * rows).sum(dim=0)) / total.clamp(min=1)
+        variance = sum_both_ways((weights * (rows - mean).square()).sum(dim=0)) / total.clamp(min=1)
+        if self.mean is not None and self.variance is not None:
+            share = MOMENTUM * (total > 1).to(self.mean.dtype)
+            unbiased = variance.detach() * total / (total - 1).clamp(min=1)
+            self.mean.lerp_(mean.detach().to(self.mean.dtype), share)
+            self.variance.lerp_(unbiased.to(self.variance.dtype), share)
+        return mean, variance
+
+
+def precise(x: Tensor) -> Tensor:
+    """Return x in float32, or in float64 if it is that."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def sum_both_ways(part: Tensor) -> Tensor:
+    """Add up a tensor over the processes, and the gradients of the sum as well.
+
+    For sums from which every process goes on with its own rows. `Group.sum` is for those from which all go on to the
+    same value: it knows the gradients of the others without asking them.
+    """
+    if processes.current().size == 1:
+        return part
+    total: Tensor = _SumBothWays.apply(part)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SumBothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return processes.current().sum(part.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return processes.current().sum(gradients[0].detach())

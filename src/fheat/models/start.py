@@ -14,14 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fheat.models.folder import MANIFEST, WEIGHTS, load, read_manifest
-from fheat.models.zoo import find_folder
+from fheat.models.folder import WEIGHTS, load, read_manifest
+from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.heat import FractionalHeat
 from fheat.system.errors import BadInput
 
-PARTS = ("final", "best")
-"""Model folders of a run, in the order in which they stand for it."""
 _SIZES = ("in_channels", "out_channels", "patch_size")
 """What may differ between a model and the network that starts from it."""
 
@@ -53,14 +51,13 @@ class Start:
 def start_folder(name: str) -> Path:
     """Return the model folder that a zoo name, a model folder or a run folder means, or raise `BadInput`.
 
-    A run folder means the network in its `final/` or, while there is none, in its `best/`.
+    A run folder means its best network, as `find_folder` says.
     """
     folder = find_folder(name)
-    found = next((part for part in (folder, *(folder / part for part in PARTS)) if (part / MANIFEST).is_file()), None)
-    if found is None:
-        reason = "is no model folder, and no run that has saved a network in final/ or best/"
+    if not (folder / MANIFEST).is_file():
+        reason = "is no model folder, and no run that has saved a network in best/ or final/"
         raise BadInput(folder, reason, "give a folder written by fheat.save or fheat train, or a model of the zoo")
-    return found
+    return folder
 
 
 def network_of_start(name: str) -> dict[str, Any]:
