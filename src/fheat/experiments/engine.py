@@ -32,7 +32,7 @@ LONGEST_REASON: Final = 300
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that came to no end, with the reason in one line."""
+    """A run that failed, with the reason in one line."""
 
     name: str
     reason: str
