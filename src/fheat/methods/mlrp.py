@@ -96,7 +96,7 @@ def form_opinion(seen: Features) -> Opinion:
     """Return what can be learned from the prediction of a network, as constants."""
     with torch.no_grad(), torch.autocast(seen.logits.device.type, enabled=False):
         p = class_probabilities(seen.logits)
-        label = p.argmax(dim=1)
+        label = p.max(dim=1).indices  # as `argmax`, which takes ten times as long on a CPU
         return Opinion(label, entropy(p), reliability(p, label, at_least_single(seen.penultimate)))
 
 
