@@ -45,6 +45,7 @@ OUTCOME, SCORES = "outcome.json", "scores.json"
 _COUNTS_HERE = frozenset({"validation.every", "validation.stride", "research.probe_at"})
 """Settings that a run which goes on may change, but which decide which of its networks is the best or what it logs."""
 _OFF: tuple[Any, ...] = (None, False, [], "none")
+_NOT_GIVEN = object()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -112,7 +113,8 @@ class PlannedRun:
         settings = {
             name: value
             for name, value in flattened(self.settings).items()
-            if not (value in _OFF and value == default.get(name)) and (name not in MAY_CHANGE or name in _COUNTS_HERE)
+            if not (value in _OFF and value == default.get(name, _NOT_GIVEN))
+            and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
         dataset = open_run_dataset(self.settings.data)
         facts: dict[str, Any] = {
