@@ -34,10 +34,14 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, me
         images = [np.round(image * levels) / levels for image in images]
     labels = [(image > 0.5).astype(np.uint8) for image in images]
     store = kind(pack_all(images, labels, PATCH), "cuda")
-    model = create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
+
+    def network():
+        return create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
+
+    model = network()
     rule = method_class(method)
     rule = rule(rule.Settings(name=method), Task(PATCH, 2, iterations=iterations)).cuda()
-    rule.prepare(model, lambda: create_model("fheat_seg", patch_size=PATCH, **options).cuda().train())
+    rule.prepare(model, network)
     batches = Batches(store, draw((2, 4), (rule.labelled, rule.unlabelled), iterations, 0), PATCH)
     optimiser = AdamW(model, OptimiserSettings(), rule.trained(), rule)
     return Step(model, rule, batches, optimiser, Schedule(iterations, 5), precision=precision, average=average)
