@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from fheat.methods.feature_grid import at_centres, to_voxels, vectors
-from fheat.methods.losses import linear_dice_loss
+from fheat.methods.losses import linear_foreground_dice
 from fheat.methods.probabilities import class_probabilities, entropy, sharpened
 from fheat.methods.prototypes import class_prototypes, similarities
 from fheat.methods.vector_heads import RowNorm, VectorHead
+from fheat.ops.voxel_sums import voxel_sums
 
 
 def test_cells_take_the_value_of_their_centre_voxel():
@@ -77,9 +78,11 @@ def test_linear_dice_loss(classes):
     for k in range(1, classes):
         g = (labels == k).double()
         expected.append(1 - (2 * (p[:, k] * g).sum() + 1e-8) / (p[:, k].sum() + g.sum() + 1e-8))
-    assert linear_dice_loss(logits, labels).item() == pytest.approx(sum(expected).item() / len(expected), rel=1e-12)
+    assert linear_foreground_dice(voxel_sums(logits, labels)).item() == pytest.approx(
+        sum(expected).item() / len(expected), rel=1e-12
+    )
     perfect = 50 * F.one_hot(labels, classes).movedim(-1, 1).float()
-    assert linear_dice_loss(perfect, labels).item() == pytest.approx(0, abs=1e-5)
+    assert linear_foreground_dice(voxel_sums(perfect, labels)).item() == pytest.approx(0, abs=1e-5)
 
 
 def test_a_norm_of_all_vectors_is_the_batch_norm_of_torch():

@@ -12,8 +12,8 @@ Paper: Gao et al., MICCAI 2023; source Herschel555/CAML (MIT), from its facts. D
 - Features of the second network are moved to channels last before they are cut into vectors, see `scramble`.
 - Optimiser and schedule are those of the run (the original: SGD, constant rate, 15,000 iterations).
 
-Several processes share the memory and the choice of voxels; the attention and the batch norms see the crops of their
-own process.
+Several processes share the memory, the choice of voxels and the statistics of the heads; the attention sees the crops
+of its own process.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 from fheat.methods.base import Batch, MethodSettings, Needs, Task
 from fheat.methods.cross_sample import CrossSampleAttention
-from fheat.methods.feature_grid import at_centres, vectors
-from fheat.methods.memory import ClassMemory, choose, class_scores
-from fheat.methods.probabilities import at_least_single, class_probabilities, sharpened
+from fheat.methods.feature_grid import at_centres, example_features, vectors
+from fheat.methods.probabilities import class_probabilities, sharpened
+from fheat.methods.ring_memory import RingMemory, choose, class_scores
 from fheat.methods.two_networks import TwoNetworks, TwoNetworksSettings
-from fheat.methods.vector_heads import VectorHead
+from fheat.methods.vector_heads import VectorHead, precise
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.networks.registry import spec_of
-from fheat.networks.stages import encoder_stage, feature_channels
+from fheat.networks.stages import encoder_stage
 from fheat.system import processes
 from fheat.system.errors import BadInput
 
@@ -99,17 +99,16 @@ class CAML(TwoNetworks):
     def prepare(self, model: SegmentationNetwork, build: Callable[[], SegmentationNetwork]) -> None:
         """Make the second network with its attention, the heads of both, and the memory."""
         super().prepare(model, build)
-        channels = spec_of(self.second).in_channels
         try:
-            stage = encoder_stage(self.second, channels)
+            stage = encoder_stage(self.second, spec_of(self.second).in_channels)
         except ValueError as error:
             raise BadInput("network", str(error), "use a network with an encoder, or another method") from None
-        width = feature_channels(self.second, channels)
+        width = example_features(self.second).penultimate.shape[1]
         self.attention = CrossSampleAttention(stage.channels, self.options.dropout)
         self.attention.follow(stage.module)
         self.projections = nn.ModuleList(VectorHead(width, CHANNELS, CHANNELS, running=True) for _ in range(2))
         self.predictions = nn.ModuleList(VectorHead(CHANNELS, CHANNELS, CHANNELS) for _ in range(2))
-        self.memory = ClassMemory(self.task.classes, self.options.memory, CHANNELS)
+        self.memory = RingMemory(self.task.classes, self.options.memory, CHANNELS)
         self.to(next(model.parameters()))
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
@@ -170,7 +169,7 @@ class View:
     """What a network makes of the crops, on the grid of its features: its features, labels and confidence in them."""
 
     def __init__(self, seen: Features) -> None:
-        self.features = at_least_single(seen.penultimate)
+        self.features = precise(seen.penultimate)
         p = class_probabilities(at_centres(seen.logits.detach(), self.features.shape[2:]))
         self.confidence, self.label = p.max(dim=1)
 

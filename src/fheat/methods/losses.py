@@ -62,17 +62,6 @@ def linear_foreground_dice(sums: VoxelSums) -> Tensor:
     return squared_dice_loss(overlap[1:], total[1:], epsilon=1e-8)  # the same quotient, of another total
 
 
-def linear_dice_loss(logits: Tensor, labels: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """Return 1 - (2 sum pg + e) / (sum p + sum g + e), sums over the batch of all processes, mean over the classes but
-    the background (DLIN1).
-
-    Shapes as in `supervised_loss`. A perfect prediction gives 0.
-    """
-    group, sums = processes.current(), voxel_sums(logits, labels)
-    overlap, total = sums.overlap.sum(dim=(0, 1)), (sums.mass + sums.voxels).sum(dim=(0, 1))
-    return 1 - ((2 * group.sum(overlap[1:]) + epsilon) / (group.sum(total[1:]) + epsilon)).mean()
-
-
 def mixture_loss(sums: VoxelSums, pseudo_weight: float = 0.5) -> Tensor:
     """Return half of Dice plus cross-entropy: of region 0, which has labels, and with its own weight of region 1, which
     has pseudo-labels.

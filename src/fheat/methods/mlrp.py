@@ -21,9 +21,10 @@ from torch import Tensor
 
 from fheat.methods.base import Batch, Needs, Task
 from fheat.methods.feature_grid import at_centres, to_voxels
-from fheat.methods.probabilities import at_least_single, class_probabilities, entropy
+from fheat.methods.probabilities import class_probabilities, entropy
 from fheat.methods.prototypes import class_prototypes, similarities
 from fheat.methods.two_networks import TwoNetworks, TwoNetworksSettings
+from fheat.methods.vector_heads import precise
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.system import processes
 
@@ -75,7 +76,7 @@ class MLRP(TwoNetworks):
 
     def _taught(self, logits: Tensor, own: "Opinion", teacher: "Opinion") -> Tensor:
         """Return the loss of one network with the pseudo-labels of the other, where the other is more certain."""
-        group, given = processes.current(), at_least_single(logits)
+        group, given = processes.current(), precise(logits)
         if self.options.double_softmax:
             given = given.softmax(dim=1)
         surprise = -given.log_softmax(dim=1).gather(1, teacher.label[:, None])[:, 0]
@@ -97,7 +98,7 @@ def form_opinion(seen: Features) -> Opinion:
     with torch.no_grad(), torch.autocast(seen.logits.device.type, enabled=False):
         p = class_probabilities(seen.logits)
         label = p.max(dim=1).indices  # as `argmax`, which takes ten times as long on a CPU
-        return Opinion(label, entropy(p), reliability(p, label, at_least_single(seen.penultimate)))
+        return Opinion(label, entropy(p), reliability(p, label, precise(seen.penultimate)))
 
 
 def reliability(p: Tensor, label: Tensor, features: Tensor) -> Tensor:

@@ -3,15 +3,12 @@
 import torch
 from torch import Tensor
 
+from fheat.methods.vector_heads import precise
+
 
 def class_probabilities(logits: Tensor) -> Tensor:
     """Return the softmax over classes in float32, or in float64 for float64 logits."""
-    return at_least_single(logits).softmax(dim=1)
-
-
-def at_least_single(values: Tensor) -> Tensor:
-    """Return values in float32 unless they are float64."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return precise(logits).softmax(dim=1)
 
 
 def entropy(p: Tensor) -> Tensor:
@@ -24,4 +21,4 @@ def sharpened(logits: Tensor, temperature: float) -> Tensor:
 
     For two classes this is p^(1/T) / (p^(1/T) + (1 - p)^(1/T)) in each channel. A temperature of 1 changes nothing.
     """
-    return (at_least_single(logits) / temperature).softmax(dim=1)
+    return (precise(logits) / temperature).softmax(dim=1)

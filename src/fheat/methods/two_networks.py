@@ -12,9 +12,10 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from fheat.methods.base import Batch, Method, MethodSettings, Task
-from fheat.methods.losses import linear_dice_loss
+from fheat.methods.losses import linear_foreground_dice
 from fheat.methods.teacher import RAMP_ITERATIONS, ramped_weight
 from fheat.networks.base import Features, SegmentationNetwork
+from fheat.ops.voxel_sums import voxel_sums
 from fheat.system.settings import Short
 
 Pair = tuple[Features, Features]
@@ -51,7 +52,8 @@ class TwoNetworks(Method):
 
     def supervised(self, pair: Pair, labels: Tensor) -> Tensor:
         """Return `supervision` times the sum of both linear Dice losses on the labelled crops."""
-        first, second = (linear_dice_loss(seen.logits[: len(labels)], labels) for seen in pair)
+        sums = (voxel_sums(seen.logits[: len(labels)], labels) for seen in pair)
+        first, second = (linear_foreground_dice(one) for one in sums)
         return self.common.supervision * (first + second)
 
     def next_ramp(self) -> Tensor:

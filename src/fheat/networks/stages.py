@@ -1,15 +1,11 @@
-"""What a network has inside, found by one pass: the stage of its encoder on a given grid, the width of its features."""
+"""Finding the stage of an encoder that works on a given grid, in any network, by one pass with hooks."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-from fheat.networks.base import SegmentationNetwork
 
 SIDE = 64
 """Number of voxels along each axis of the pass; a power of two, so that no padding blurs how often it is halved."""
@@ -45,12 +41,6 @@ def encoder_stage(network: nn.Module, channels: int, halvings: int = 3) -> Stage
     return next(stage for level, stage in reversed(seen[:first]) if level == nearest)
 
 
-def feature_channels(network: SegmentationNetwork, channels: int) -> int:
-    """Return the number of channels that enter the head of a network with so many input channels."""
-    with _looked_at(network, channels) as images:
-        return network.forward_features(images).penultimate.shape[1]
-
-
 def _outputs(network: nn.Module, channels: int) -> list[Stage]:
     """Return the modules that return maps like the images, in the order in which they end; an outer one ends last."""
     seen: list[Stage] = []
@@ -60,26 +50,17 @@ def _outputs(network: nn.Module, channels: int) -> list[Stage]:
         if isinstance(output, Tensor) and output.ndim == images.ndim and len(output) == len(images):
             seen.append(Stage(paths[module], module, output.shape[1], tuple(output.shape[2:])))
 
-    with _looked_at(network, channels) as images:
-        hooks = [module.register_forward_hook(note) for module in paths]
-        try:
-            network(images)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return seen
-
-
-@contextmanager
-def _looked_at(network: nn.Module, channels: int) -> Iterator[Tensor]:
-    """Within the block the network is in evaluation mode and nothing asks for gradients; yield images of zeros."""
+    hooks = [module.register_forward_hook(note) for module in paths]
     training = network.training
-    network.eval()
+    images = next(network.parameters()).new_zeros(1, channels, SIDE, SIDE, SIDE)
     try:
         with torch.no_grad():
-            yield next(network.parameters()).new_zeros(1, channels, SIDE, SIDE, SIDE)
+            network.eval()(images)
     finally:
         network.train(training)
+        for hook in hooks:
+            hook.remove()
+    return seen
 
 
 def _halvings(grid: tuple[int, ...]) -> int:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fheat.methods.memory import ClassMemory, choose, class_scores
+from fheat.methods.ring_memory import RingMemory, choose, class_scores
 from fheat.system.processes import Group, acting_as
 
 
@@ -18,7 +18,7 @@ def rows(*values):
 
 
 def test_the_oldest_is_overwritten_first():
-    memory, expected = ClassMemory(1, 5, 2), []
+    memory, expected = RingMemory(1, 5, 2), []
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
         kept = torch.rand(1, 3, generator=generator) > 0.4
@@ -30,14 +30,14 @@ def test_the_oldest_is_overwritten_first():
 
 
 def test_classes_have_rings_of_their_own():
-    memory = ClassMemory(2, 4, 1)
+    memory = RingMemory(2, 4, 1)
     memory.write(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]), torch.tensor([[True, True], [False, True]]))
     assert (stored(memory, 0), stored(memory, 1)) == ([1, 2], [4])
     assert memory.written.tolist() == [2, 1]
 
 
 def test_draws_do_not_repeat_and_are_uniform():
-    memory = ClassMemory(2, 8, 1)
+    memory = RingMemory(2, 8, 1)
     memory.write(torch.arange(12.0).view(2, 6, 1), torch.ones(2, 6, dtype=torch.bool))
     memory.write(torch.zeros(2, 1, 1), torch.tensor([[False], [True]]))
     seen = torch.zeros(6)
@@ -89,7 +89,7 @@ def test_two_processes_choose_and_remember_what_one_would(count):
     assert found == expected
     memories = []
     for rank in range(2):
-        memory = ClassMemory(2, 6, 1)
+        memory = RingMemory(2, 6, 1)
         vectors, kept = choices[1 - rank]
         with acting_as(Pretended(rank, [vectors.transpose(0, 1), kept.T])):
             memory.write(*choices[rank])

@@ -46,7 +46,7 @@ def choose(scores: Tensor, count: int) -> Choice:
     return Choice(places, group.rows(chosen).T)
 
 
-class ClassMemory(nn.Module):
+class RingMemory(nn.Module):
     """The last `capacity` vectors of each class, in rings: the oldest one is overwritten first.
 
     Buffers: vectors (K, capacity, C); written (K,), how many vectors were ever written.
