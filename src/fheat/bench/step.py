@@ -57,14 +57,14 @@ def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: in
     kind = method_class(method)
     rule = kind(kind.Settings(name=method), Task(patch, batch, iterations=iterations)).to(timer.device)
     network.train()
-    rule.prepare(network, lambda: network)
+    rule.prepare(network, lambda: deepcopy(network))
     draws = draw((SCANS, SCANS), (rule.labelled, rule.unlabelled), iterations, timer.seed)
     slow = OptimiserSettings(learning_rate=_LEARNING_RATE, weight_decay=0.0)
     return Step(
         network,
         rule,
         Batches(_store(timer, patch), draws, patch),
-        AdamW(network, slow, list(rule.parameters())),
+        AdamW(network, slow, rule.trained(), rule),
         Schedule(iterations),
         precision=torch.bfloat16 if timer.precision == "bfloat16" else torch.float32,
     )
