@@ -1,5 +1,6 @@
 """Training iterations per second on random volumes, with the step of `fheat train`; captured once on a GPU."""
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
