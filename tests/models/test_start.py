@@ -130,7 +130,7 @@ def test_a_model_that_does_not_fit_is_one_line(tmp_path, folder):
 
 def test_names_of_models(folder, finished, tmp_path):
     assert start_folder("la-4").name == "la-4"
-    assert start_folder(str(finished)) == finished / "final"
+    assert start_folder(str(finished)) == finished / "best"
     assert network_of_start("la-4") == {"name": "fheat_seg"}
     assert network_of_start(folder) == {"name": "miniature", "dropout": 0.0}
     (tmp_path / "run" / "best").mkdir(parents=True)

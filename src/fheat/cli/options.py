@@ -92,16 +92,11 @@ def _one_line(kind: type[object], box: str) -> str:
     complaint = sections[0].split("\n\n")[0]
     missing = re.findall(r"^[A-Z]+$", complaint, re.MULTILINE) if complaint.startswith("Missing from") else []
     if missing:
-        return missing_words(kind, missing)
+        return f"{_listed(missing)} missing: write for example '{_example(kind)}'"
     for section in sections[1:]:
         if section.startswith("Perhaps you meant"):
             complaint += "; " + " ".join(section.split("\n")[:2])
     return _plainly(" ".join(complaint.split()))
-
-
-def missing_words(kind: type[object], names: Sequence[str]) -> str:
-    """Return what to say where arguments are missing: their names, and the first example of the verb."""
-    return f"{_listed(names)} missing: write for example '{_example(kind)}'"
 
 
 def _plainly(complaint: str) -> str:

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from fheat.cli.main import UsageError, program
-from fheat.cli.options import given, missing_words, parse
+from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
 from fheat.inference.on_ray import predict_on_ray
@@ -44,14 +45,14 @@ class Predict:
     Example: fheat predict la-4 cohort masks --engine ray --parallel 2
     """
 
-    paths: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL [MODEL ...] INPUT OUT", help_behavior_hint=""),
-    ]
-    """MODEL is a model folder, the folder of a run, or a name from the zoo, such as la-4; fheat models lists them.
-    INPUT is a .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of
-    DICOM files, a folder of such folders, or a dataset. OUT is the folder for the masks, created if needed."""
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Model folder, the folder of a run, or a name from the zoo, such as la-4; fheat models lists them. Several models
+    are written one after the other, before INPUT."""
+    input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+    """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
+    files, a folder of such folders, or a dataset."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """Folder for the masks; created if needed."""
     format: MaskFormat = "nifti"
     """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
@@ -88,31 +89,17 @@ class Predict:
     json: bool = False
     """Print run.json instead of a line per scan."""
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Models whose probabilities are averaged."""
-        return self.paths[:-2]
-
-    @property
-    def input(self) -> Path:
-        """Scans."""
-        return Path(self.paths[-2])
-
-    @property
-    def out(self) -> Path:
-        """Folder for the masks."""
-        return Path(self.paths[-1])
-
 
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
-    options = parse(Predict, "predict", arguments)
-    if missing := ("MODEL", "INPUT", "OUT")[len(options.paths) :]:
-        raise UsageError(missing_words(Predict, missing))
+    leading = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    more = leading[1:-2]  # models beside the first one
+    options = parse(Predict, "predict", [*arguments[:1], *arguments[1 + len(more) :]])
+    models = options.model, *more
     _check_order(options)
     _check_engine(options)
     try:
-        record = _record(options)
+        record = _record(options, models)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if record.kept:
@@ -125,16 +112,16 @@ def run(arguments: Sequence[str]) -> None:
         )
 
 
-def _record(options: Predict) -> PredictionRecord:
+def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
     """Segment the scans here or on a cluster."""
-    card = read_manifest(find_folder(options.models[0])).card
-    first = card.title or options.models[0]
-    others = f" and {len(options.models) - 1} more" if len(options.models) > 1 else ""
+    card = read_manifest(find_folder(options.model)).card
+    first = card.title or options.model
+    others = f" and {len(models) - 1} more" if len(models) > 1 else ""
     watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data)
     if options.engine == "ray":
         with redirect_stdout(sys.stderr):  # on which Ray prints its remarks
             return predict_on_ray(
-                partial(_predictor, options),
+                partial(_predictor, options, models),
                 options.input,
                 options.out,
                 parallel=options.parallel,
@@ -145,7 +132,7 @@ def _record(options: Predict) -> PredictionRecord:
                 overwrite=options.overwrite,
                 watcher=watcher,
             )
-    return _predictor(options).segment_folder(
+    return _predictor(options, models).segment_folder(
         options.input,
         options.out,
         mask_format=options.format,
@@ -203,7 +190,7 @@ class _Printer(_Watcher):
 
 def _check_order(options: Predict) -> None:
     """Refuse a scan, or a folder beside a model, in the place of the model: the order was mistaken."""
-    model, other = Path(options.models[0]), options.input
+    model, other = Path(options.model), options.input
     is_scan = model.is_file() and model.name not in (MANIFEST, WEIGHTS)
     swapped = model.is_dir() and not (model / MANIFEST).exists()
     if is_scan or (swapped and ((other / MANIFEST).exists() or str(other) in zoo_names())):
@@ -219,11 +206,11 @@ def _check_engine(options: Predict) -> None:
         raise UsageError(f"parallel={options.parallel} is too few: give 1 or more")
 
 
-def _predictor(options: Predict, *, device: str | None = None) -> Predictor:
+def _predictor(options: Predict, models: Sequence[str], *, device: str | None = None) -> Predictor:
     windows = PRESETS[options.preset] if options.preset not in (None, "fast") else None
     try:
         predictor = Predictor(
-            options.models,
+            models,
             windows=windows,
             weights=options.weights,
             batch=options.batch,
