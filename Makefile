@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test demo lint fit bench figures docs clean
+.PHONY: install test slow demo lint fit bench figures docs clean
 
 install: $(READY)
 
@@ -14,8 +14,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd]"
 	touch $(READY)
 
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+slow: $(READY)
+	$(PYTEST) -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .
