@@ -44,6 +44,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "betas-0.99": {"optimiser.betas": (0.9, 0.99)},
     "warm-up-1500": {"schedule.warm_up": 1500},
     "box-labelled": {"method.box": "labelled"},
+    "box-and-warm-up": {"method.box": "labelled", "schedule.warm_up": 1500},
+    "ramp-1000": {"method.ramp": 1000},
     "final-only": {"network.gates": "final_only"},
 }
 """Settings by name; each candidate differs from the defaults in one factor."""

@@ -21,6 +21,8 @@ WORDS = {
     "betas-0.99": "second beta of AdamW 0.99 instead of 0.999",
     "warm-up-1500": "warm-up of 1,500 iterations",
     "box-labelled": "labelled content inside the box, as the released code of CSE has it",
+    "box-and-warm-up": "labelled content inside the box, and warm-up of 1,500 iterations",
+    "ramp-1000": "the unsupervised terms gain their weight over 1,000 iterations",
     "final-only": "only the gate of the last block learns",
 }
 
