@@ -19,14 +19,6 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: takes seconds; begins first, so that no worker waits for it at the end")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
-
-
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 

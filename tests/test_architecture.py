@@ -122,6 +122,7 @@ def test_the_recipe_for_a_layout(package, tmp_path):
     assert refused.returncode == 3
 
 
+@pytest.mark.slow
 def test_the_recipe_for_a_verb(package, tmp_path):
     write_scan(tmp_path / "scan.nii.gz")
     printed = fheat(package, "geometry", tmp_path / "scan.nii.gz", "--json")

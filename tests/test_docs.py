@@ -23,6 +23,7 @@ def stored(name):
     return read_result(name).results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -138,6 +139,7 @@ def test_targets_of_the_runs_on_la():
         assert runs[name]["best"]["dice"] > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fheat.list_models())
 def test_stored_sizes_are_what_the_counter_prints(name):
     for patch, counts in stored("sizes")["networks"][name].items():
@@ -220,6 +222,7 @@ def run_example(name, steps):
     return printed.getvalue()
 
 
+@pytest.mark.slow
 def test_example_trains_and_retires():
     printed = run_example("classifier_2d", 100)
     assert "retired network equal bit for bit: True" in printed
@@ -229,6 +232,7 @@ def test_example_trains_and_retires():
     assert "retired" in states
 
 
+@pytest.mark.slow
 def test_example_of_a_residual_network_finds_the_noisy_stem():
     for printed in (
         run_example("instrument_resnet_2d", 150),
@@ -242,6 +246,7 @@ def test_example_of_a_residual_network_finds_the_noisy_stem():
         assert with_gates < 1.02 * without < 0.2
 
 
+@pytest.mark.slow
 def test_example_of_a_monai_network_probes_it_and_trains_on():
     whole = "\n".join(stored("examples-cpu")["instrument_monai_unet"]["lines"])
     for printed in (run_example("instrument_monai_unet", 30), whole):

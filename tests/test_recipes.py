@@ -103,7 +103,7 @@ def done(site, tmp_path_factory):
     return folder, printed, error
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_package_of_its_own_adds_a_method_and_a_network(done):
     folder, printed, error = done
     out = folder / "run"
@@ -125,7 +125,7 @@ def test_a_package_of_its_own_adds_a_method_and_a_network(done):
     assert before_resuming.read_bytes() == after.read_bytes()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_needs_that_a_network_cannot_meet(done):
     """The plain module of the recipe has no attention, which CSE needs; the answer names networks that have it."""
     folder, printed, error = done

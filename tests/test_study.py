@@ -60,6 +60,7 @@ def test_trained_networks_in_the_analyses():
     assert first | {"network": first["network"] | {"name": "light_unetr"}} == second
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_stored_numbers(tmp_path):
     figures.main(out=tmp_path)
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))

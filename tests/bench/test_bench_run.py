@@ -37,6 +37,7 @@ def window():
     return record(what="window")
 
 
+@pytest.mark.slow
 def test_schema(window):
     assert window["format"] == 1
     fields = "format command unit seed machine load precision rounds results not_available notes"
@@ -46,6 +47,7 @@ def test_schema(window):
     assert json.loads(json.dumps(window)) == window
 
 
+@pytest.mark.slow
 def test_window(window):
     found = window["results"]["window"]
     times = found["milliseconds"]
@@ -75,6 +77,7 @@ def test_growth():
     assert found["channels"]["channels"] == [4, 16]
 
 
+@pytest.mark.slow
 def test_operator():
     found = record(what="operator")["results"]["operator"]
     gates = {(row["channels"], row["grid"]): row for row in found["gates"]}

@@ -9,6 +9,7 @@ from fheat.cli.main import main
 TINY = ["--patch", "32", "32", "32", "--rounds", "1", "--device", "cpu"]
 
 
+@pytest.mark.slow
 def test_prints_a_table_and_writes_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "window", "--models", "fheat_seg/retired,light_unetr", *TINY]) == 0
@@ -33,6 +34,7 @@ def test_writes_what_it_prints(capsys, tmp_path):
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):
     def leave(*words, **_):
         raise BrokenPipeError

@@ -20,6 +20,7 @@ def folder(tmp_path):
     return save(model, tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_models_as_json(capsys, monkeypatch):
     monkeypatch.setattr("fheat.cli.models.list_models", lambda: ["fheat_seg", "light_unetr"])
     assert main(["models", "--json"]) == 0
@@ -32,6 +33,7 @@ def test_models_as_json(capsys, monkeypatch):
     assert "fvcore" in result["counter"]
 
 
+@pytest.mark.slow
 def test_models_as_a_table(capsys, monkeypatch):
     names = ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"]
     monkeypatch.setattr("fheat.cli.models.list_models", lambda: names)
@@ -41,6 +43,7 @@ def test_models_as_a_table(capsys, monkeypatch):
         assert expected in out
 
 
+@pytest.mark.slow
 def test_allocation(folder, capsys):
     assert main(["allocation", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -174,6 +177,7 @@ def test_what_is_missing_is_named_with_an_example(arguments, says, encoding, cap
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["--help", "data phantom scans --cases 1 --test 0 --shape 34 34 34 --json", "data phantom --help"]
 )

@@ -20,7 +20,7 @@ def small(monkeypatch):
         monkeypatch.setattr(demo, name, value)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_story(small, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["demo", "--out", str(out), "--iterations", "2"]) == 0

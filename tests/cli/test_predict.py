@@ -156,6 +156,7 @@ def test_a_runtime_that_is_not_installed_is_one_line(model, scans, tmp_path, mon
     assert capsys.readouterr().err == 'fheat: openvino: needs the package openvino; pip install "fheat[export]"\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "option"),
     [

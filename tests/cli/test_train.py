@@ -56,6 +56,7 @@ def test_the_help_has_every_setting_with_its_default(capsys):
                 assert f"{described}(default:{field.default})" in text or field.description is None, (section, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [

@@ -15,6 +15,7 @@ LA = Path(os.environ.get("FHEAT_LA", Path(__file__).parents[3] / "shared" / "dat
 pytestmark = pytest.mark.skipif(not (LA / "dataset.json").exists(), reason="FHEAT_LA names no copy of the LA scans")
 
 
+@pytest.mark.slow
 def test_all_scans_pass():
     start = time.perf_counter()
     report = check(open_dataset(LA), workers=2)

@@ -19,6 +19,7 @@ from fheat.io import Volume, write_nifti
 from tests.data.downloads import AFFINE, MAKE, make_hnc, make_msd, noise, output, save, slow_box, tree, world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_twice_gives_the_same_bytes_and_any_number_of_workers(tmp_path, name):
     MAKE[name](tmp_path / "src")

@@ -224,6 +224,7 @@ def test_places_on_gpus_take_turns(monkeypatch):
     assert seen("cuda", 1) == ["GPU-a", "GPU-b"]
 
 
+@pytest.mark.slow
 def test_processes_are_killed_and_stopped_without_harm(folder, planned, tmp_path):
     """One call: a short run, and a long one whose process is killed. Another call: the long one goes on until a signal
     comes. It saves, and nothing of it is left behind."""

@@ -25,7 +25,7 @@ from fheat.io import write_nifti
 from fheat.system.claims import holder
 from tests.experiments.test_engine import logged, weights
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 ray = pytest.importorskip("ray")
 

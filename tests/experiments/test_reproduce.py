@@ -25,7 +25,7 @@ from fheat.networks.registry import create_model
 from fheat.training.trainer import Observer, Stopped
 from tests.refusals import refused
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SMALL = ("la-all/fheat-seg", "la-all/light-unetr", "la-all/nnunet", "la-all/segresnet", "la-all/fheat-seg-l")
 NO_PICTURE_YET = {"fig4"} if missing_parts("segformer3d") else set()

@@ -172,8 +172,8 @@ def test_nothing_is_changed_by_looking():
         ("fheat_seg", ("enc1", "enc3", "dec2")),
         ("fheat_seg", ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2")),
         ("fheat_seg", ("enc1", "enc2", "enc3", "enc4", "dec4", "dec3", "dec2", "dec1")),
-        ("fheat_seg_l", ("enc3", "bottom")),
-        ("fheat_seg_l", ("enc3", "enc4", "bottom", "dec4", "dec3")),
+        pytest.param("fheat_seg_l", ("enc3", "bottom"), marks=pytest.mark.slow),
+        pytest.param("fheat_seg_l", ("enc3", "enc4", "bottom", "dec4", "dec3"), marks=pytest.mark.slow),
     ],
 )
 def test_retirement_is_exact(name, sites):
@@ -233,6 +233,7 @@ def few_stages():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_block_per_stage")
 def test_exported_graph_of_a_retired_network_has_no_trace_of_the_transform():
     """Node for node the network in which every gate is replaced by nn.Identity."""
@@ -282,6 +283,7 @@ def test_nan_is_named(look):
         look(model)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_block_per_stage")
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
 def test_networks_in_other_precisions_are_read_and_costed(kind):

@@ -68,6 +68,7 @@ def measured():
         server.stdin.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is reported in other units")
 @pytest.mark.parametrize(
     ("job", "times"),

@@ -41,6 +41,7 @@ def network(open_gates=("dec1",), seed=0, **options):
     return retire(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [(32, 32, 32), (33, 47, 38)])
 @pytest.mark.parametrize("name", ["fheat_seg", "light_unetr", "fheat_seg_l"])
 @torch.no_grad()
@@ -92,6 +93,7 @@ class Parts(nn.Module):
         return self.head(self.activation(x + self.fheat(x, self.gate)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["openvino", "onnx"])
 @pytest.mark.parametrize("grid", [(14, 10, 6), (22, 18, 26)])
 @torch.no_grad()
@@ -110,6 +112,7 @@ def test_parts_equal_torch(runtime, grid):
     assert len(run._compiled) == 1
 
 
+@pytest.mark.slow
 def test_a_network_with_open_gates_on_an_odd_grid_equals_torch():
     pytest.importorskip("openvino")
     model = network(("enc1", "dec1"), out_channels=3)
@@ -160,6 +163,7 @@ def test_every_runtime_follows_the_protocol():
             assert (runtime(x) - model(x)).abs().max() < 1e-4
 
 
+@pytest.mark.slow
 def test_the_package_works_without_the_optional_ones():
     code = (
         "import sys\n"

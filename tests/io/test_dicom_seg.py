@@ -41,6 +41,7 @@ def refusal(call, *arguments, **options):
     return str(refused(call, *arguments, **options))
 
 
+@pytest.mark.slow
 def test_every_orientation_comes_back(tmp_path):
     count = 0
     for affine in affines(spacings=((0.625, 0.5, 1.25),), angles=(17,)):
@@ -193,6 +194,7 @@ def test_other_files_are_refused(tmp_path, series):
     refusal(read_dicom_seg, tmp_path / "text.dcm", series)
 
 
+@pytest.mark.slow
 def test_mutated_segs_give_bad_input_or_labels(tmp_path, series):
     path = tmp_path / "mask.dcm"
     write_dicom_seg(Volume(labels(), PLAIN), series, path, CLASSES)

@@ -59,6 +59,7 @@ def test_bool_labels_absent_labels_and_odd_names(tmp_path):
     assert read_h5(write(tmp_path / "b.h5", voxels()))[1] is None
 
 
+@pytest.mark.slow
 def test_500_mutated_files_and_the_parent_lives(tmp_path):
     """Bytes, runs and truncations at random: BadInput or a sound volume, and good files in between are read right."""
     image, label = voxels((12, 11, 10)), (voxels((12, 11, 10), seed=1) > 50).astype(np.uint8)

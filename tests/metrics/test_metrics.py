@@ -57,6 +57,7 @@ def test_equal_to_brute_force_in_any_dimension(seed, dims):
     assert found.surface_dice == pytest.approx(near, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 def test_properties(seed):
     rng = np.random.default_rng(seed)

@@ -72,6 +72,7 @@ def test_gates_are_exactly_what_they_were(tmp_path):
         assert torch.equal(retire(restored)(x), restored(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_models())
 def test_every_network_keeps_its_small_numbers(name):
     model = create_model(name)

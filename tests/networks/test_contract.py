@@ -38,7 +38,9 @@ def shorten(model):
     return model
 
 
-@pytest.fixture(params=list_models())
+@pytest.fixture(
+    params=[one if one == "fheat_seg" else pytest.param(one, marks=pytest.mark.slow) for one in list_models()]
+)
 def name(request):
     return request.param
 
@@ -122,6 +124,7 @@ def test_exports(model):
         assert torch.allclose(program.module()(x), model(x), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiles_whole(name, model):
     if name == "swin_unetr":
         pytest.skip("MONAI checks the grid with numpy, which leaves the graph")

@@ -23,6 +23,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_pinned_sizes(name):
     parameters, la, cube = SIZES[name]
@@ -44,6 +45,7 @@ def test_mednext_variants():
         assert f"{sum(p.numel() for p in model.parameters()) / 1e6:.3f}" == millions
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "options"),

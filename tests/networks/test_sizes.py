@@ -44,7 +44,11 @@ def closed(model):
     return model
 
 
-@pytest.mark.parametrize(("name", "patch", "parameters", "opened", "shut"), TABLE, ids=IDS)
+@pytest.mark.parametrize(
+    ("name", "patch", "parameters", "opened", "shut"),
+    [row if row[0] == "fheat_seg" else pytest.param(*row, marks=pytest.mark.slow) for row in TABLE],
+    ids=IDS,
+)
 def test_pinned_sizes(name, patch, parameters, opened, shut):
     model = create_model(name, patch_size=patch)
     assert sum(p.numel() for p in model.parameters()) == parameters
@@ -57,6 +61,7 @@ def test_pinned_sizes(name, patch, parameters, opened, shut):
         assert printed(counted.rest, shut) == shut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fheat_seg", "fheat_seg_l", "light_unetr", "light_unetr_l"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_counter_equals_fvcore(name, monkeypatch):
@@ -75,6 +80,7 @@ def test_gelu_mixer_size():
     assert sum(p.numel() for p in create_model("fheat_seg", mixer="gelu").parameters()) == 969_480
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(("transform", "total"), [("product", "1.014"), ("split", "0.957")])
 def test_survivor_costs_what_the_design_says(transform, total):

@@ -45,6 +45,7 @@ def convolved(x, convolution, slope, mode):
     return out, *torch.autograd.grad((out * slope).sum(), [x, *convolution.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("samples", "channels", "out_channels", "grid"), CASES)
 def test_the_convolution_and_its_gradients(samples, channels, out_channels, grid, stride):

@@ -75,6 +75,7 @@ def gate_at(delta):
     return gate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "delta"),
     [(0, 0.7), (1, None), (1, -0.1), (2, 0.7)],
@@ -129,6 +130,7 @@ def test_shares_are_added_up(rows, width):
     assert error(add_rows(partial), partial.double().sum(dim=0)) < 1e-6
 
 
+@pytest.mark.slow
 def test_results_repeat_bit_by_bit():
     block = shaken(FHEATStage(9, 1, gate_at(0.4)))
     x = torch.randn(2, 9, 3, 4, 2)
@@ -270,7 +272,7 @@ print(done)
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
     """The interpreter accepts what the compiler refuses; the compiler needs no GPU.
 

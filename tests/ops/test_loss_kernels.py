@@ -116,6 +116,7 @@ def fewer_steps(monkeypatch):
     monkeypatch.setattr(losses, "_TILE", 4096)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_interpreted")
 @pytest.mark.parametrize("last", [False, True], ids=["classes first", "classes last"])
 @pytest.mark.parametrize("regions", [None, 2])

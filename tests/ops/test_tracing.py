@@ -15,6 +15,7 @@ def prepare(gate, x, cold):
         gate(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold", [True, False], ids=["cold", "warm"])
 @pytest.mark.parametrize("transform", ["product", "split"])
 def test_compiles_without_graph_breaks(cold, transform):

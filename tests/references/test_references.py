@@ -21,7 +21,7 @@ def numbers(tree, path=""):
         yield path, tree
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_report")
 def test_results_are_those_of_the_version_before(tmp_path):
     stored = json.loads(STORED.read_text())

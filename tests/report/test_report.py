@@ -259,6 +259,7 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
     assert "img" not in reader.tags
 
 
+@pytest.mark.slow
 def test_a_network_without_gates_has_a_report_too(tmp_path):
     write_phantoms(tmp_path / "scans", 3, test=0, shape=(34, 34, 34))
     settings = {"patch_size": (32, 32, 32), "iterations": 1, "network": "light_unetr", "method": "supervised"}
@@ -386,6 +387,7 @@ def test_a_closed_gate_answers_with_one():
     assert response(0.5, 0.8, 2.0) == pytest.approx(math.exp(-1))
 
 
+@pytest.mark.slow
 def test_inside_the_network_where_it_is_asked_for(report, finished_fheat_seg, tmp_path):
     assert "Inside the network" not in read(report).text
     run = shutil.copytree(finished_fheat_seg, tmp_path / "run")

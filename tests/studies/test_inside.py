@@ -123,6 +123,7 @@ def test_targets_are_on_the_networks_grid(finished):
     assert int(coarse.sum()) == 8 * int(mask.sum()) - 8  # the outermost voxel of a corner is 27/64 inside
 
 
+@pytest.mark.slow
 def test_figures_and_numbers_from_a_run(finished, figures, cases):
     analysis = read_analysis(figures / "analysis.json")
     assert {path.name for path in figures.iterdir()} == {

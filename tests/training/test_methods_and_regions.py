@@ -34,6 +34,7 @@ REMEMBERED = {
 """Parts of each method that checkpoints must hold, and options with which a short run uses all of it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", REMEMBERED)
 def test_stopped_and_resumed_is_the_same_run(config, tmp_path, method):
     """A teacher, a second network and a memory are part of every checkpoint."""

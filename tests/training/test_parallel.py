@@ -93,6 +93,7 @@ LEARNED = {"sassnet": "distance", "ss_net": "smoothness", "bcp": None}
 """The loss that falls in these iterations, where the total gains other terms by a ramp; none where stages differ."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OPTIONS)
 def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
     """At the paper's rate, in double precision, so that what differs is the method and not the order of sums.
@@ -140,7 +141,7 @@ def test_two_processes_remember_the_same(settings, tmp_path):
     assert any(name.startswith("second.") for name in one)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_path, environment):
     """As users do it, in single precision.
 
@@ -166,6 +167,7 @@ def test_torchrun_with_two_processes_is_one_with_twice_the_batch(settings, tmp_p
     assert load(tmp_path / "two" / "final").card.training["processes"] == 2
 
 
+@pytest.mark.slow
 def test_asked_on_one_process_both_stop_and_go_on_as_if_nothing_had_happened(settings, tmp_path):
     """With dropout as it is: the generators of both processes must come back too."""
     made, path = settings("two", batch=1, iterations=40, network_options={}, checkpoint_every=1)

@@ -12,7 +12,7 @@ from tests.training.programs import TRAIN
 STEPS = 50
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_processes_with_one_seed_log_the_same_losses(scans, tmp_path, environment):
     """Fifty steps of CSE; the hash seeds of Python differ on purpose."""
     command = [sys.executable, "-c", TRAIN, "train", str(scans), *SMALL_WORDS]

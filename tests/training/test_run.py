@@ -89,6 +89,7 @@ def assert_same_run(whole, parts):
     assert stepped[0] == stepped[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 @pytest.mark.parametrize("at", [1, 3, 4])
 def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method, at):
@@ -97,7 +98,7 @@ def test_stopped_and_resumed_is_the_same_run(config, whole_run, tmp_path, method
     assert_same_run(whole_run(settings).folder.path, tmp_path / "parts")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_fheat_seg_stopped_and_resumed_is_the_same_run(config, whole_run, larger_scans, tmp_path):
     settings = config(data=str(larger_scans), network="fheat_seg", patch_size=(32, 32, 32), iterations=4)
     stopped_and_resumed(settings, tmp_path / "parts", 1)
@@ -112,7 +113,7 @@ def test_resuming_without_a_checkpoint_starts_anew(config, tmp_path):
     run.train()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
     settings = config(method="supervised", batch=1, iterations=300, checkpoint_every=1, validate_every=1000)
@@ -125,7 +126,7 @@ def test_killed_fifty_times_it_ends_the_same(config, tmp_path):
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_two_hundred_kills_inside_the_save_loop(tmp_path):
     code, printed, error = Fork(save_and_be_killed, tmp_path, 200).outcome(600)
@@ -149,6 +150,7 @@ def test_damaged_checkpoints_are_passed_over(tmp_path):
     assert newest_checkpoint(tmp_path).iteration == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", range(8))
 def test_a_full_disk_keeps_the_previous_checkpoint_and_exits_4(config, scans, tmp_path, monkeypatch, capsys, write):
     count = [0]
@@ -241,6 +243,7 @@ def test_labels_of_other_scans_are_never_read(config, scans, tmp_path):
     assert torch.equal(*histories)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save_and_say_how_to_go_on(scans, tmp_path, number, code):

@@ -138,6 +138,7 @@ def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not():
     assert losses(0) != losses(1)
 
 
+@pytest.mark.slow
 def test_supervised_training_learns():
     step = build(supervised(1, LARGER), 30, network="fheat_seg", patch=LARGER)
     for _ in range(30):

@@ -19,6 +19,7 @@ def same(one, other):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["cse", "supervised"])
 def test_streamed_equals_resident_and_stops_at_any_iteration(config, tmp_path, method):
     settings = config(method=method, iterations=5, checkpoint_every=100)
