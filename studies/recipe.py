@@ -131,12 +131,12 @@ def one(data: Path, out: Path, task: str, candidate: str, seed: int, iterations:
         "candidate": candidate,
         "seed": seed,
         "unaveraged": keep.course,
-        "scores": {name: _rows(table) for name, table in scores.items()},
+        "scores": {name: by_case(table) for name, table in scores.items()},
     }
     write_file(target, (json.dumps(content) + "\n").encode())
 
 
-def _rows(table: Any) -> dict[str, dict[str, list[float | None]]]:
+def by_case(table: Any) -> dict[str, dict[str, list[float | None]]]:
     """Return Dice, 95HD and ASD of every case by class."""
     rows: dict[str, dict[str, list[float | None]]] = {}
     for row in table.rows:

@@ -1,0 +1,66 @@
+"""The training methods side by side: what the runs of a sweep over methods and seeds reached on the validation scans.
+
+    fheat sweep studies/methods/hippocampus-8.toml --out OUT --parallel 6
+    python studies/compare_methods.py OUT --store methods-hippocampus-cuda
+
+All runs of the sweep share network, scans, batch and number of iterations. The validation scans that choose the
+iteration of each run also judge it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from recipe import by_case, means
+from record import ROOT, write_result
+
+from fheat.experiments.planned import OUTCOME, SCORES, read_outcome
+from fheat.metrics.table import Table
+
+
+def main(out: Annotated[Path, tyro.conf.Positional], /, store: str | None = None) -> None:
+    """Print Dice, 95HD and speed of every run, and store them under a name.
+
+    Args:
+        out: folder of the sweep.
+        store: name of the stored result.
+    """
+    methods: dict[str, dict[str, Any]] = {}
+    machine: dict[str, Any] = {}
+    common: dict[str, Any] = {}
+    for path in sorted(out.glob(f"*/{OUTCOME}")):
+        outcome, cases = read_outcome(path), by_case(Table.read(path.with_name(SCORES)))
+        machine, settings = outcome.machine, outcome.settings
+        common = {name: settings[name] for name in ("schedule", "network")} | {
+            "labelled": settings["data"]["labelled"],
+            "patch_size": settings["data"]["patch_size"],
+        }
+        dice, distance = means(cases)
+        print(f"{outcome.name:24} Dice {100 * dice:.2f}  95HD {distance:.2f}  {outcome.skipped} updates skipped")
+        methods.setdefault(settings["method"]["name"], {})[str(settings["schedule"]["seed"])] = {
+            "dice": round(dice, 5),
+            "hd95": round(distance, 4),
+            "best_at": outcome.best_at,
+            "skipped": outcome.skipped,
+            "open": sorted(outcome.survivors),
+            "cases": cases,
+        }
+    if store is None:
+        return
+    common["schedule"] = {name: value for name, value in common["schedule"].items() if name != "seed"}
+    write_result(
+        store,
+        title="All training methods on one network and budget: Dice and 95HD on the validation scans",
+        command=f"fheat sweep studies/methods/hippocampus-8.toml --out OUT, then python studies/compare_methods.py OUT "
+        f"--store {store}",
+        seed=sorted({int(seed) for seeds in methods.values() for seed in seeds}),
+        machine=machine,
+        note="cases hold [Dice, 95HD, ASD] by class and scan; 95HD in millimetres. Six runs shared the GPU.",
+        settings=common,
+        results=methods,
+        out=ROOT / "benchmarks" / "results" / f"{store}.json",
+    )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
