@@ -80,7 +80,8 @@ def main() -> int:
         print("\n".join(found), file=sys.stderr)
         return 1
     by_version = sorted(name for name in installed if name in BY_VERSION or (name in exact and name not in pins))
-    print(f"{sum(name in locks for name in installed)} packages are as locked, with sha256")
+    count = sum(name in locks for name in installed)
+    print(f"{count} packages have the locked version; pip compares sha256 when it installs them")
     print(f"by version only: {', '.join(f'{name} {installed[name]}' for name in by_version)}")
     return 0
 
