@@ -5,7 +5,7 @@ pinned, got in, and that the lock files are those of constraints.txt. It ends wi
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import distribution, distributions
 
 from lock import BUILD, BY_VERSION, CONSTRAINTS, RUN, Pin, read_pins
@@ -28,15 +28,13 @@ def lock_problems(pins: Mapping[str, Pin], locks: Mapping[str, Pin]) -> list[str
     return found
 
 
-def environment_problems(
-    installed: Mapping[str, str], pins: Mapping[str, Pin], required_by_version: Mapping[str, str]
-) -> list[str]:
+def environment_problems(installed: Mapping[str, str], pins: Mapping[str, Pin], brought: Collection[str]) -> list[str]:
     """Return what is missing, of another version, or not pinned.
 
     Args:
         installed: version of every installed package by canonical name.
         pins: the pins of constraints.txt.
-        required_by_version: versions of the packages that those in `BY_VERSION` require exactly.
+        brought: packages that those in `BY_VERSION` bring along, such as those of CUDA, and that need no pin.
     """
     found = []
     for name, pin in pins.items():
@@ -46,7 +44,7 @@ def environment_problems(
         elif version is not None and _public(name, version) != pin.version:
             found.append(f"{name}: {version} is installed and {pin.version} pinned: run make clean install")
     for name, version in installed.items():
-        if name not in pins and name not in NOT_PINNED and required_by_version.get(name) != version:
+        if name not in pins and name not in NOT_PINNED and name not in brought:
             found.append(f"{name}: {version} is installed and not pinned: add it to constraints.txt, or remove it")
     return sorted(found)
 
@@ -56,33 +54,33 @@ def _public(name: str, version: str) -> str:
     return version.partition("+")[0] if name in BY_VERSION else version
 
 
-def required_exactly(names: Mapping[str, object]) -> dict[str, str]:
-    """Return the version of every package that installed packages require with `==`, and those again in turn."""
-    found: dict[str, str] = {}
-    waiting = list(names)
+def brought_by(names: Iterable[str], installed: Collection[str]) -> set[str]:
+    """Return what installed packages require here, with the extras that they ask for, and what that requires again."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(name, "") for name in names if name in installed]
     while waiting:
-        for line in distribution(waiting.pop()).requires or ():
-            requirement = Requirement(line)
-            name, exact = canonicalize_name(requirement.name), list(requirement.specifier)
-            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if applies and name not in found and [one.operator for one in exact] == ["=="]:
-                found[name] = exact[0].version
-                waiting.append(name)
-    return found
+        package, extra = waiting.pop()
+        for requirement in map(Requirement, distribution(package).requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                name = canonicalize_name(requirement.name)
+                new = {(name, one) for one in ("", *requirement.extras)} - seen if name in installed else set()
+                seen |= new
+                waiting += new
+    return {name for name, _ in seen}
 
 
 def main() -> int:
     installed = {canonicalize_name(one.name): one.version for one in distributions()}
     pins, locks = read_pins(CONSTRAINTS), {**read_pins(BUILD), **read_pins(RUN)}
-    exact = required_exactly({name: reason for name, reason in BY_VERSION.items() if name in installed})
-    found = [*lock_problems(pins, locks), *environment_problems(installed, pins, exact)]
+    brought = brought_by(BY_VERSION, installed)
+    found = [*lock_problems(pins, locks), *environment_problems(installed, pins, brought)]
     if found:
         print("\n".join(found), file=sys.stderr)
         return 1
-    by_version = sorted(name for name in installed if name in BY_VERSION or (name in exact and name not in pins))
+    by_version = sorted(name for name in installed if name in BY_VERSION or (name in brought and name not in pins))
     count = sum(name in locks for name in installed)
     print(f"{count} packages have the locked version; pip compares sha256 when it installs them")
-    print(f"by version only: {', '.join(f'{name} {installed[name]}' for name in by_version)}")
+    print(f"without sha256: {', '.join(f'{name} {installed[name]}' for name in by_version)}")
     return 0
 
 

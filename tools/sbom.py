@@ -72,15 +72,25 @@ def component(package: Distribution, scope: str, locks: Mapping[str, Pin]) -> di
     return entry
 
 
+def requirements(package: Distribution, extras: Iterable[str] = ()) -> list[Requirement]:
+    """Return what a package requires on this platform, with extras that it has."""
+    found = map(Requirement, package.requires or ())
+    words = ("", *extras)
+    return [one for one in found if one.marker is None or any(one.marker.evaluate({"extra": word}) for word in words)]
+
+
 def needed(package: Distribution, extras: Iterable[str] = ()) -> list[str]:
     """Return the canonical names of what a package requires on this platform, with extras that it has."""
-    found = set()
-    for line in package.requires or ():
-        requirement = Requirement(line)
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            found.add(canonicalize_name(requirement.name))
-    return sorted(found)
+    return sorted({canonicalize_name(one.name) for one in requirements(package, extras)})
+
+
+def asked_extras(packages: Iterable[Distribution]) -> dict[str, set[str]]:
+    """Return the extras that packages ask others for, by the name of the other: `cuda-toolkit[cublas]`."""
+    asked: dict[str, set[str]] = {}
+    for package in packages:
+        for one in requirements(package):
+            asked.setdefault(canonicalize_name(one.name), set()).update(one.extras)
+    return asked
 
 
 def reachable(names: Iterable[str], graph: Mapping[str, Iterable[str]]) -> set[str]:
@@ -99,7 +109,8 @@ def bill(packages: Iterable[Distribution], locks: Mapping[str, Pin]) -> dict[str
     """Return the bill of materials of installed packages, of which one is the project."""
     by_name = {canonicalize_name(package.name): package for package in packages}
     project = by_name.pop(PROJECT)
-    graph = {name: needed(package) for name, package in by_name.items()}
+    asked = asked_extras(by_name.values())
+    graph = {name: needed(package, asked.get(name, ())) for name, package in by_name.items()}
     extras = set(project.metadata.get_all("Provides-Extra") or ())
     required = reachable(needed(project), graph)
     optional = reachable(needed(project, extras - {DEVELOPMENT}), graph)

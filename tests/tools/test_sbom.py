@@ -69,9 +69,23 @@ def test_the_order_of_the_packages_does_not_matter():
     assert json.dumps(bill(packages, locks)) == json.dumps(bill(packages[::-1], locks))
 
 
+def test_extras_that_a_package_asks_for_count_as_its_requirements():
+    packages = [
+        Described(name="fheat", requires=["torch"]),
+        Described(name="torch", requires=["cuda[blas]==7"]),
+        Described(name="cuda", requires=["nv-blas==3.*; extra == 'blas'", "nv-fft; extra == 'fft'"]),
+        Described(name="nv-blas"),
+        Described(name="nv-fft"),
+    ]
+    scopes = {entry["name"]: entry["scope"] for entry in bill(packages, {})["components"]}
+    assert scopes == {"torch": "required", "cuda": "required", "nv-blas": "required", "nv-fft": "excluded"}
+
+
 class Described:
-    def __init__(self, **fields):
-        self.fields = fields
+    version = "1.0"
+
+    def __init__(self, name="", requires=(), **fields):
+        self.name, self.requires, self.fields = name, requires, fields
 
     @property
     def metadata(self):
