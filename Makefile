@@ -4,14 +4,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow demo lint fit bench figures docs clean
+.PHONY: install test slow demo lint fit bench figures docs lock sbom clean
 
 install: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# The lock files hold the sha256 of every file. torch comes last and is held by its version, see tools/lock.py; nothing
+# is built in an environment of its own, whose content no lock would cover.
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation
+LOCKS  := requirements/build.txt requirements/run.txt
+
+$(READY): pyproject.toml constraints.txt $(LOCKS)
 	$(PYTHON) -c 'import sys; sys.exit("fheat needs Python 3.11 or newer: set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd]"
+	$(PIP) --no-deps --require-hashes --requirement requirements/build.txt
+	$(PIP) --no-deps --require-hashes --requirement requirements/run.txt
+	$(PIP) --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd]"
 	touch $(READY)
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
@@ -23,6 +30,7 @@ slow: $(READY)
 	$(PYTEST) -m slow
 
 lint: $(READY)
+	$(BIN)/python tools/check_pins.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -44,6 +52,12 @@ docs: $(READY)
 	$(BIN)/python tools/evidence.py
 	$(BIN)/python tools/render.py
 	$(BIN)/python tools/index.py
+
+lock: $(READY)
+	$(BIN)/python tools/lock.py
+
+sbom: $(READY)
+	$(BIN)/python tools/sbom.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ from fheat.studies.simulation.record import read_simulation
 from fheat.system.machine import machine
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "results" / "README.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "benchmarks" / "results" / "README.md"]
 
 
 def stored(name):

@@ -104,6 +104,30 @@ def test_short_names_are_those_of_the_method_of_the_run(sweep_of):
     assert both.varied["method"] == {"method-supervised": "supervised", "method-cse": "cse"}
 
 
+@pytest.mark.parametrize(
+    ("runs", "columns"),
+    [
+        ([{"method": "supervised"}, {"method": "cse"}, {"method": "ua_mt"}, {"method": "sassnet"}], ["method"]),
+        ([{"method": "supervised"}, {"method": "ua_mt", "ramp": 9}, {"method": "cps", "ramp": 9}], ["method"]),
+        ([{"method": "mean_teacher", "ramp": 8}, {"method": "cps", "ramp": 9}], ["method", "ramp"]),
+        ([{"method": "ua_mt"}, {"method": "ua_mt", "passes": 4}], ["passes"]),
+        ([{"method": "supervised"}, {"method": "ua_mt", "passes": 4}], ["method"]),
+        ([{"network": "light_unetr"}, {"network": "fheat_seg"}], ["network"]),
+        ([{}, {"network.kan_ratio": 2}], ["kan_ratio"]),
+        ([{"seed": 1, "clip": 2.0, "method": "cse"}, {}], ["method", "clip", "seed"]),
+        ([{"seed": 1, "network": "light_unetr"}, {"labelled": 3}], ["network", "labelled", "seed"]),
+    ],
+)
+def test_a_column_is_what_was_given_different_values(sweep_of, runs, columns):
+    named = [{"name": f"r{number}", **values} for number, values in enumerate(runs)]
+    assert list(sweep_of({"run": named}).varied) == columns
+
+
+def test_a_run_without_the_setting_is_left_out_of_its_column(sweep_of):
+    runs = [{"name": "a", "method": "cps", "ramp": 9}, {"name": "b"}, {"name": "c", "method": "cse"}]
+    assert sweep_of({"run": runs}).varied["ramp"] == {"a": 9, "c": 0}
+
+
 def test_labels_are_short_where_they_stay_different():
     names = ["network.name", "method.name", "optimiser.clip", "validation.stride", "other.stride"]
     assert list(labels(names).values()) == ["network", "method", "clip", "validation.stride", "other.stride"]

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from fheat.experiments.planned import PlannedRun
 from fheat.experiments.scoring import Scoring, cases_to_score
+from fheat.networks.registry import model_options
 from fheat.system.errors import BadInput
 from fheat.system.settings import nearest, reason_of
 from fheat.training.checkpoints import flattened
@@ -37,6 +38,10 @@ from fheat.training.settings_sources import load_toml, make_settings, short_to_d
 TABLES: Final = ("settings", "scoring", "grid", "run")
 LONGEST_NAME: Final = 150
 """Length of a name that still fits into a file name with a key and an ending."""
+CHOICES: Final = ("data.folder", "network.name", "method.name")
+"""Settings that decide which other settings there are, or what their defaults are."""
+SEED: Final = "schedule.seed"
+NOT_GIVEN: Final = object()
 Values = Mapping[str, Any]
 
 
@@ -48,18 +53,39 @@ class Sweep:
 
     @property
     def varied(self) -> dict[str, dict[str, Any]]:
-        """Return for every setting that differs between runs, by a short label, its value in each run by name.
+        """Return for every setting that was given different values, by a short label, its value in each run by name.
 
-        A run whose network or method does not have the setting is left out there.
+        A setting that some methods or networks do not have, or for which each has a default of its own, is not varied
+        by that alone. A run whose method or network does not have a setting is left out there. The data, the network
+        and the method come first, and the seed last.
         """
         settings = {run.name: flattened(run.settings) for run in self.runs}
+        choices = {name: tuple(values[choice] for choice in CHOICES) for name, values in settings.items()}
+        defaults = {choice: _defaults(*choice) for choice in set(choices.values())}
         known = dict.fromkeys(name for values in settings.values() for name in values)
-        absent = object()
-        differ = [name for name in known if len({repr(one.get(name, absent)) for one in settings.values()}) > 1]
+        pairs = [(values, defaults[choices[name]]) for name, values in settings.items()]
+        differ = [name for name in known if _is_varied(name, pairs)]
+        differ.sort(key=lambda name: (name == SEED, name not in CHOICES))
         short = labels(differ)
         return {
             short[name]: {run: values[name] for run, values in settings.items() if name in values} for name in differ
         }
+
+
+def _is_varied(name: str, runs: Iterable[tuple[Values, Values]]) -> bool:
+    """Return whether runs, each by its settings and their defaults, differ in a setting that at least one was given."""
+    pairs = [(repr(values.get(name, own[name])), repr(own[name])) for values, own in runs if name in own]
+    different = len({value for value, _ in pairs}) > 1
+    return different and (name in CHOICES or any(value != default for value, default in pairs))
+
+
+def _defaults(data: str, network: str, method: str) -> dict[str, Any]:
+    """Return all settings that a method and a network have, as they are where only these are chosen.
+
+    Options of the network are in the settings of a run only where they were given.
+    """
+    chosen = make_settings({"data": data, "network": network, "method": method})
+    return {f"network.{option}": NOT_GIVEN for option in model_options(network)} | flattened(chosen)
 
 
 def read_sweep(path: str | Path) -> Sweep:

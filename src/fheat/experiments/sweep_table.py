@@ -5,19 +5,24 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fheat.experiments.engine import Failure
 from fheat.experiments.planned import Outcome, PlannedRun
 from fheat.experiments.scoring import Scoring
 from fheat.experiments.sheet import Sheet
 from fheat.experiments.sweep import Sweep, word
+from fheat.experiments.sweep_groups import SweepGroup, groups_sheet, sweep_groups
 from fheat.experiments.worker import claims_of, look_of
-from fheat.metrics.table import number
+from fheat.metrics.table import Table, number
 from fheat.system.claims import holder
 from fheat.system.files import write_file
 
 CSV, MARKDOWN = "sweep.csv", "sweep.md"
+SUMMARY: Final = (
+    "Mean ± standard deviation over the seeds. p: against the first line, over the scans that both have, each with its "
+    "mean over classes and seeds; two-sided Wilcoxon signed-rank test, Holm's correction over all p."
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class SweepTable:
     rows: tuple[SweepRow, ...]
     scored: str = ""
     """A sentence that says what the scores are of."""
+    groups: tuple[SweepGroup, ...] = ()
+    """The runs by everything but their seed; none where no run is done or each differs in more than that."""
 
     @property
     def best_dice(self) -> str | None:
@@ -66,26 +73,37 @@ class SweepTable:
         done = [(row.hd95, row.run) for row in self.rows if row.hd95 is not None and row.defined == row.scores]
         return min(done, key=lambda one: one[0])[1] if done else None
 
+    @property
+    def unit(self) -> str:
+        """Unit of the distances, or nothing where no run is done."""
+        return next((row.unit for row in self.rows if row.unit), "")
+
     def sheet(self) -> Sheet:
         """Return the table as text; the best Dice and the best 95HD have a star."""
-        unit = next((f" {row.unit}" for row in self.rows if row.unit), "")
-        head = ("run", *self.rows[0].varied, "Dice", f"95HD{unit}", "survivors", "state")
-        return Sheet("", head, tuple(self._cells(row) for row in self.rows))
+        head = ("run", *self.rows[0].varied, "Dice", f"95HD {self.unit}".strip(), "survivors", "state")
+        width = max(len(f"{row.hd95 or 0:.2f}") for row in self.rows)
+        return Sheet("", head, tuple(self._cells(row, width) for row in self.rows))
 
-    def _cells(self, row: SweepRow) -> tuple[str, ...]:
+    def _cells(self, row: SweepRow, width: int) -> tuple[str, ...]:
         dice = number(row.dice) + (" *" if row.run == self.best_dice else "")
-        distance = "-" if row.hd95 is None else f"{row.hd95:.2f}" + (" *" if row.run == self.best_hd95 else "")
+        distance = "-" if row.hd95 is None else f"{row.hd95:{width}.2f}" + (" *" if row.run == self.best_hd95 else "")
         if row.defined < row.scores:
             distance += f" (n {row.defined} of {row.scores})"
         survivors = "-" if row.survivors is None else " ".join(row.survivors) or "none"
         return (row.run, *row.varied.values(), dice, distance, survivors, row.state)
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, (self.sheet().text(), self.scored)))
+        parts = [self.sheet().text(), self.scored]
+        if self.groups:
+            parts += ["", groups_sheet(self.groups, self.unit).text(), SUMMARY]
+        return "\n".join(parts).rstrip("\n")
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown."""
-        return f"{self.sheet().markdown()}\n\n\\* the best of the runs that are done. {self.scored}\n"
+        """Return the table in Markdown, with that of the groups below it."""
+        text = f"{self.sheet().markdown()}\n\n\\* the best of the runs that are done. {self.scored}\n"
+        if self.groups:
+            text += f"\n{groups_sheet(self.groups, self.unit).markdown()}\n\n{SUMMARY}\n"
+        return text
 
     def to_csv(self) -> str:
         """Return the table as CSV with full numbers; what does not exist is an empty cell."""
@@ -125,16 +143,12 @@ def sweep_table(sweep: Sweep, folder: Path, failures: Sequence[Failure] = ()) ->
     """Return what a folder of runs says about the runs of a sweep now."""
     varied = sweep.varied
     failed = {failure.name for failure in failures}
-    rows = tuple(
-        _row(
-            run,
-            folder,
-            {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()},
-            failed=run.name in failed,
-        )
-        for run in sweep.runs
-    )
-    return SweepTable(rows, scored_by(sweep.runs[0].scoring))
+    tables = {run.name: run.scores(folder) for run in sweep.runs if run.outcome(folder) is not None}
+    rows = []
+    for run in sweep.runs:
+        words = {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()}
+        rows.append(_row(run, folder, words, tables.get(run.name), failed=run.name in failed))
+    return SweepTable(tuple(rows), scored_by(sweep.runs[0].scoring), sweep_groups(sweep.runs, tables))
 
 
 def scored_by(scoring: Scoring) -> str:
@@ -147,11 +161,10 @@ def scored_by(scoring: Scoring) -> str:
     return f"{scans}, of the network with the best validation Dice."
 
 
-def _row(run: PlannedRun, folder: Path, varied: Mapping[str, str], *, failed: bool) -> SweepRow:
+def _row(run: PlannedRun, folder: Path, varied: Mapping[str, str], table: Table | None, *, failed: bool) -> SweepRow:
     outcome = run.outcome(folder)
-    if outcome is None:
+    if outcome is None or table is None:
         return SweepRow(run.name, "failed" if failed else _state(run, folder), varied, run.scoring.split)
-    table = run.scores(folder)
     return SweepRow(
         run.name,
         "done",
