@@ -32,8 +32,6 @@ TRAINING_FACTOR: Final = 8.0
 for one in the wrong unit; between neighbouring units there are 10 and 1000."""
 NOTED_SPACING: Final = 0.005
 """Size of a voxel in millimetres below which it is noted: in vivo scanners do not resolve it, micro-CT does."""
-NOTED_EXTENT: Final = 1.0
-"""Extent of the longest axis in millimetres below which it is noted: no organ is that small."""
 _REMEDY: Final = "correct its header, or give --allow implausible-spacing if it is true"
 _AXES: Final = "xyz"
 
@@ -80,12 +78,13 @@ def oddities(scan: PreparedScan) -> list[Unusual]:
         if _is_constant(voxels):
             where = f" of channel {channel}" if scan.channels > 1 else ""
             found.append(Unusual(f"intensity of every voxel{where}", float(voxels.flat[0])))
-    for axis, spacing in zip(_AXES, scan.spacing, strict=True):
-        if spacing < NOTED_SPACING:
-            found.append(Unusual(f"spacing {axis} (mm)", float(f"{spacing:.4g}")))
-    if (longest := max(np.multiply(scan.spacing, scan.source_shape))) < NOTED_EXTENT:
-        found.append(Unusual("longest extent (mm)", float(f"{longest:.4g}")))
-    return found
+    return found + microscopic(scan)
+
+
+def microscopic(scan: PreparedScan) -> list[Unusual]:
+    """Return the spacings of a scan that only microscopes give."""
+    small = [(axis, spacing) for axis, spacing in zip(_AXES, scan.spacing, strict=True) if spacing < NOTED_SPACING]
+    return [Unusual(f"spacing {axis} (mm)", float(f"{spacing:.4g}")) for axis, spacing in small]
 
 
 def _is_constant(voxels: NDArray[np.generic]) -> bool:

@@ -15,6 +15,7 @@ SIZE_LIMIT: Final = 8 * 2**30
 COPY_AGAIN: Final = "copy it again from its source"
 _STEP: Final = 2**20
 """Number of bytes that are unpacked at a time."""
+_STEPS_OF_THE_REST: Final = 64
 _MOST_OF_A_BYTE: Final = 1032
 """Largest number of bytes that deflate can make of one byte: two bits stand for 258 equal bytes."""
 
@@ -58,6 +59,16 @@ class Content:
             found = f"{held:,}" if held < count else "more"
             raise BadInput(self.path, f"declares {count:,} bytes of voxels and holds {found}", COPY_AGAIN)
         return voxels
+
+    def check_rest(self) -> None:
+        """Raise `BadInput` where gzip finds damage in what is left, or in its first 64 MiB, none of which is kept.
+
+        A flipped bit often shows in the header first; this tells it from a header that was written so.
+        """
+        passed = bytearray(_STEP)
+        for _ in range(_STEPS_OF_THE_REST if self.packed else 0):
+            if self._fill(passed) < _STEP:
+                return
 
     def _fill(self, target: bytearray) -> int:
         """Read into `target` until it is full or the content ends; return the number of bytes read."""

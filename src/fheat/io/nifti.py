@@ -35,7 +35,7 @@ def read_nifti(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
     source = Path(path)
     with opened(source) as file, np.errstate(all="ignore"):
         content = Content(source, file, packed=source.name.endswith(".gz"))
-        header = read_header(content)
+        header = _header(content)
         if (declared := header.voxel_bytes) > limit:
             reason = f"declares {declared:,} bytes of voxels, over the limit of {limit:,}"
             raise BadInput(source, reason, "raise the limit if it is meant")
@@ -75,6 +75,14 @@ def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
     for part in parts:
         yield packer.compress(part)
     yield packer.flush()
+
+
+def _header(content: Content) -> NiftiHeader:
+    try:
+        return read_header(content)
+    except BadInput:
+        content.check_rest()
+        raise
 
 
 def _voxels(header: NiftiHeader, content: bytearray) -> NDArray[Any]:

@@ -78,9 +78,9 @@ def _fields(content: Content) -> tuple[nibabel.Nifti1Header, int]:
             if found in _PAIRS:
                 raise BadInput(content.path, "field magic says that its voxels are in another file", "write one .nii")
             if found != magic:
-                raise BadInput(content.path, f"field magic is {found!r}, not {magic!r}: it is not NIfTI", _CHECK)
+                raise BadInput(content.path, f"is not a NIfTI file: field magic is {found!r}, not {magic!r}", _CHECK)
             return kind(block, code, check=False), size
-    reason = f"field sizeof_hdr is {int.from_bytes(start, 'little')}, not 348 or 540: it is not NIfTI"
+    reason = f"is not a NIfTI file: field sizeof_hdr is {int.from_bytes(start, 'little')}, not 348 or 540"
     raise BadInput(content.path, reason, _CHECK)
 
 

@@ -54,9 +54,11 @@ _UNITS: Final = {
 """Length of a unit in millimetres; no unit means millimetres."""
 _USED: Final = (
     *("dimension", "sizes", "type", "endian", "encoding", "kinds", "space", "space dimension", "space units"),
-    *("space directions", "space origin", "spacings", "units", "data file", "line skip", "byte skip"),
+    *("space directions", "space origin", "spacings", "units"),
 )
 """Fields that are looked at; in another spelling they would be overlooked."""
+_ELSEWHERE: Final = ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip")
+"""Fields that say that the voxels are not right after the header."""
 
 
 def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
@@ -102,12 +104,12 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
 
 def _check_fields(path: Path, header: Fields) -> None:
     """Raise `BadInput` for a field in another spelling, and for voxels that are not right after the header."""
-    known = {name.replace(" ", ""): name for name in _USED}
+    known = {name.replace(" ", ""): name for name in (*_USED, *_ELSEWHERE)}
     for name in header:
         meant = known.get("".join(name.lower().split()))
-        if meant is not None and name != meant:
+        if meant is not None and name not in (*_USED, *_ELSEWHERE):
             raise BadInput(path, f"field {name!r} stands for {meant!r}", f"spell it {meant!r}")
-    for name in ("data file", "line skip", "byte skip"):
+    for name in _ELSEWHERE:
         if header.get(name):
             raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)
     for name in ("sizes", "kinds", "space directions", "space origin", "space units", "units", "spacings"):
