@@ -131,6 +131,7 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
         "weights": "gaussian",
         "flips": True,
         "largest_component": True,
+        "allow": [],
     }
 
 
@@ -335,6 +336,28 @@ def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans
     assert [case["id"] for case in record["cases"]] == ["case0", "case1"]
     assert "long.nii.gz: would take " in record["refused"]["long"]
     assert "check its spacing, or use a larger machine" in record["refused"]["long"]
+
+
+def test_a_header_that_no_scanner_writes_is_refused_and_the_other_scans_still_run(scans, tmp_path, capsys):
+    """32^3 voxels of 900 mm: 70 million windows of la-4, which took the machine down when they were listed."""
+    card = Card(preprocessing={"orientation": "RAS", "spacing": (0.625, 0.625, 0.625)})
+    model = str(save(create_model("miniature", patch_size=SIZE), tmp_path / "model", card))
+    stored = np.random.default_rng(0).integers(0, 99, (32, 32, 32), dtype=np.int16)
+    write_nifti(Volume(stored, np.diag([900, 900, 900, 1])), scans / "huge.nii.gz")
+    write_nifti(Volume(stored[:1, :1, :1], np.diag([0.001, 0.001, 0.001, 1])), scans / "tiny.nii.gz")
+    (scans / "case1_0000.nii.gz").unlink()
+    command = ["predict", model, str(scans), str(tmp_path / "out"), "--no-preview", "--stride", "32", "32", "32"]
+    assert main(command) == 3
+    error = capsys.readouterr().err
+    assert "huge.nii.gz: spacing x is 900 mm, outside 0.0001 to 50 mm" in error
+    assert "note: tiny does not look like a usual scan, so its mask may be wrong: intensity of every voxel is" in error
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [case["id"] for case in record["cases"]] == ["case0", "tiny"]
+    assert {one["quantity"] for one in record["cases"][1]["unusual"]} >= {"intensity of every voxel", "spacing x (mm)"}
+    assert main([*command, "--overwrite", "--allow", "implausible-spacing"]) == 3
+    assert "huge.nii.gz: would take " in capsys.readouterr().err
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["settings"]["allow"] == ["implausible-spacing"]
 
 
 def test_regions_are_measured_with_what_lies_inside_them(scans, tmp_path):

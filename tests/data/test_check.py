@@ -221,6 +221,14 @@ FAULTS = {
         lambda r: put(image(r, "b"), np.full(SHAPE, 7, np.int16)),
         ("error", "b", "values", "holds the value 7 everywhere"),
     ),
+    "a spacing in metres": (
+        lambda r: put(image(r, "u", "imagesUn"), scan(10), np.diag([500, 750, 900, 1])),
+        ("error", "u", "spacing", "spacing x is 500 mm, outside 0.0001 to 50 mm"),
+    ),
+    "a spacing of a micrometre": (
+        lambda r: put(image(r, "u", "imagesUn"), scan(10), np.diag([0.001, 1, 1, 1])),
+        ("warning", "u", "spacing", "spacing x (mm) is 0.001"),
+    ),
     "channel too many": (
         lambda r: put(image(r, "b"), scan(1, (*SHAPE, 2))),
         ("error", "b", "channels", "has 2 channels, the dataset declares 1"),

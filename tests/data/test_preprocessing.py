@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fheat import Card, Predictor
+from fheat import BadInput, Card, Predictor
 from fheat.data.case import Case, Dataset
 from fheat.data.classes import Classes
 from fheat.data.intensity import moments, window, zscore
@@ -158,6 +158,24 @@ def test_moments_are_those_of_the_stored_voxels_and_measured_once(monkeypatch):
     assert np.array_equal(again.whole(), torch.cat(parts, dim=1)[0].numpy())
     assert len(calls) == 1
     assert scan.moments == ((volume.data.mean(dtype=np.float64), volume.data.std(dtype=np.float64)),)
+
+
+def test_training_refuses_a_scan_that_no_scanner_gives(tmp_path):
+    """One of three is stored in metres: on the grid of the others it would have a billion times its voxels."""
+    cases = []
+    for index in range(3):
+        affine = np.diag([*[500.0 if index == 2 else 0.5] * 3, 1.0])
+        paths = tmp_path / f"{index}.nii.gz", tmp_path / f"label{index}.nii.gz"
+        write_nifti(Volume(stored(channels=1).data + np.int16(index), affine), paths[0])
+        write_nifti(Volume((stored(channels=1).data > 100).astype(np.uint8), affine), paths[1])
+        cases.append(Case(str(index), (paths[0],), paths[1], split="train"))
+    dataset = Dataset("three", tmp_path, "plain", tuple(cases))
+    classes = Classes(("background", "foreground"))
+    with pytest.raises(BadInput, match=r"2\.nii\.gz: spacing x is 500 mm.*--allow implausible-spacing"):
+        load_scans(dataset, classes, Preprocessing(), (16, 16, 16))
+    alone = Dataset("one", tmp_path, "plain", (cases[2],))
+    scans = load_scans(alone, classes, Preprocessing(), (16, 16, 16), allow=["implausible-spacing"])
+    assert scans.preprocessing.spacing == (500, 500, 500)
 
 
 class Seen(torch.nn.Module):

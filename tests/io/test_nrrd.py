@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -95,8 +96,8 @@ def test_bombs_are_refused_before_they_unpack(tmp_path):
         (b"type: int16", b"type: block", "field type"),
         (b"endian: little", b"endian: middle", "field endian"),
         (b"encoding: gzip", b"encoding: bzip2", "field encoding"),
-        (b"dimension: 3", b"dimension: 2", "shape"),
-        (b"sizes: 9 8 7", b"sizes: 9 56", "shape"),
+        (b"dimension: 3", b"dimension: 2", "field dimension is 2, not 3"),
+        (b"sizes: 9 8 7", b"sizes: 9 56", "field sizes has 2 entries"),
         (b"encoding: gzip", b"encoding: gzip\ndata file: other.raw", "field data file"),
         (b"encoding: gzip", b"encoding: gzip\nbyte skip: 4", "field byte skip"),
         (b"NRRD000", b"MRRD000", "damaged"),
@@ -117,6 +118,88 @@ def test_other_refusals(tmp_path, monkeypatch):
     nan[1, 2, 3] = np.nan
     assert "holds 1 voxels that are NaN" in refusal(save(tmp_path / "nan.nrrd", nan))
     assert "cannot be read" in refusal(tmp_path / "missing.nrrd")
-    assert "cannot be read" in refusal(tmp_path)
+    assert "is a folder" in refusal(tmp_path)
     monkeypatch.setitem(sys.modules, "nrrd", None)
     assert "needs the package pynrrd; install fheat[nrrd]" in refusal(tmp_path / "nan.nrrd")
+
+
+def fields_changed(tmp_path, *changes, data=None):
+    """Write a raw file with plain numbers in its header, and replace texts in that."""
+    path = save(tmp_path / "a.nrrd", scan() if data is None else data, np.diag([-1.0, -1.0, 1.0, 1.0]), encoding="raw")
+    head, rest = path.read_bytes().split(b"\n\n", 1)
+    head = head.replace(b"1.0", b"1").replace(b"0.0", b"0")
+    for old, new in changes:
+        assert old in head, head
+        head = head.replace(old, new)
+    path.write_bytes(head + b"\n\n" + rest)
+    return path
+
+
+UNITS = b"encoding: raw"
+
+
+@pytest.mark.parametrize(
+    ("units", "factor"), [("mm", 1), ("cm", 10), ("m", 1000), ("um", 0.001), ("Millimeters", 1), ("", 1)]
+)
+def test_units_become_millimetres(tmp_path, units, factor):
+    path = fields_changed(tmp_path, (UNITS, UNITS + f'\nspace units: "{units}" "{units}" "{units}"'.encode()))
+    volume = read_nrrd(path)
+    assert volume.spacing == pytest.approx((factor,) * 3)
+    assert np.array_equal(volume.data, scan())
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ('space units: "inch" "inch" "inch"', "field space units is 'inch', not mm, cm, m or um"),
+        ('space units: "mm" "mm"', "field space units has 2 entries"),
+        ('Space Units: "cm" "cm" "cm"', "field 'Space Units' stands for 'space units'"),
+        ('units: "cm" "cm" "cm"', "fields units"),
+        ("spacings: 1 1 2", "field spacings [1.0, 1.0, 2.0] contradicts space directions"),
+        ("spacings: 1 1", "field spacings has 2 entries"),
+        ("space dimension: 4", "field space dimension is 4"),
+        ("lineskip: 1", "field lineskip is 1"),
+        ("Line Skip: 1", "field 'Line Skip' stands for 'line"),
+    ],
+)
+def test_fields_that_contradict_others_are_refused(tmp_path, field, says):
+    assert says in refusal(fields_changed(tmp_path, (UNITS, UNITS + b"\n" + field.encode())))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b"kinds: domain domain domain", b"kinds: domain domain", "field kinds has 2 entries"),
+        (b"kinds: domain domain domain", b"kinds: domain domain vector", "field kinds is"),
+        (b"space origin: (0,0,0)", b"space origin: (0,0)", "field space origin has 2 entries"),
+        (b"sizes: 9 8 7", b"sizes: 9 8 7 1", "field sizes has 4 entries"),
+        (b"sizes: 9 8 7", b"sizes: 9 8 6", "declares 864 bytes of voxels and holds more"),
+        (b"sizes: 9 8 7", b"sizes: 9 8 8", "declares 1,152 bytes of voxels and holds 1,008"),
+        (b"sizes: 9 8 7", b"sizes: 9 8 -7", "field sizes gives shape"),
+        (b"type: int16", b"type: int32", "declares 2,016 bytes of voxels and holds 1,008"),
+        (b"type: int16", b"type: int8", "declares 504 bytes of voxels and holds more"),
+        (b"endian: little\n", b"", "field endian is 'missing'"),
+    ],
+)
+def test_counts_and_lengths_must_agree(tmp_path, old, new, says):
+    kinds = (UNITS, UNITS + b"\nkinds: domain domain domain")
+    head = fields_changed(tmp_path).read_bytes().split(b"\n\n")[0]
+    first = () if b"kinds:" in head else (kinds,)
+    assert says in refusal(fields_changed(tmp_path, *first, (old, new)))
+
+
+def test_a_header_without_end_is_refused_after_a_megabyte(tmp_path):
+    (tmp_path / "a.nrrd").write_bytes(b"NRRD0004\n" + b"# " + b"x" * 2**21)
+    assert "has no empty line after its header within 1,048,576 bytes" in refusal(tmp_path / "a.nrrd")
+
+
+def test_unpacking_ends_one_byte_after_what_is_declared(tmp_path):
+    path = save(tmp_path / "a.nrrd", np.zeros((4, 4, 4), np.uint8), encoding="gzip")
+    head = path.read_bytes().split(b"\n\n")[0] + b"\n\n"
+    path.write_bytes(head + gzip.compress(bytes(2**25)))
+    tracemalloc.start()
+    assert "declares 64 bytes of voxels and holds more" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    tracemalloc.stop()
+    path.write_bytes(head + gzip.compress(bytes(64)) + b"x")
+    assert "gzip stream is damaged" in refusal(path)

@@ -12,6 +12,7 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
+from fheat.data.plausible import Allowance
 from fheat.gates.probe import Others, Probe
 from fheat.inference.predictor import usable_device
 from fheat.networks.registry import NetworkSpec, spec_of
@@ -51,6 +52,8 @@ class ProbeOptions:
     them."""
     patch_size: tuple[int, int, int] | None = None
     """Voxels of a crop; the model's own patch if not given."""
+    allow: Annotated[tuple[Allowance, ...], tyro.conf.UseAppendAction] = ()
+    """implausible-spacing takes scans whose voxels or extent no scanner gives, instead of refusing them."""
     seed: int = 0
     """Seed of the crops and of dropout."""
     device: str | None = None
@@ -122,7 +125,7 @@ def _plan(options: ProbeOptions, labelled: int | None, spec: NetworkSpec) -> Pro
     if options.patch_size is not None and min(options.patch_size) < 1:
         raise UsageError(f"--patch-size takes three lengths of 1 or more, not {options.patch_size}")
     x, y, z = options.patch_size or spec.patch_size
-    return ProbePlan((x, y, z), options.batches, labelled, options.others, options.seed)
+    return ProbePlan((x, y, z), options.batches, labelled, options.others, options.seed, options.allow)
 
 
 def _facts(

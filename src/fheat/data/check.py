@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from fheat.data.case import Case, Dataset, Problem
 from fheat.data.orientation import reorient
+from fheat.data.plausible import check_plausible, microscopic
+from fheat.data.preprocessing import Preprocessing
 from fheat.data.read import fractions, integers, read_image, read_stored_label
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
@@ -122,6 +124,7 @@ def _image_problems(case: Case, image: Volume, dataset: Dataset) -> Iterator[Pro
     if declared and count != declared:
         reason = f"has {count} channels, the dataset declares {declared}"
         yield Problem(case.id, path, "channels", reason, "add the missing channels or correct the declaration")
+    yield from _size_problems(case, image)
     constant = [index for index in range(count) if channels[..., index].min() == channels[..., index].max()]
     if len(constant) == count:
         reason = f"holds the value {channels.flat[0]:g} everywhere"
@@ -129,6 +132,16 @@ def _image_problems(case: Case, image: Volume, dataset: Dataset) -> Iterator[Pro
     elif constant:
         reason = f"channels {constant} hold one value everywhere"
         yield Problem(case.id, path, "values", reason, "check that they are meant to be empty", "warning")
+
+
+def _size_problems(case: Case, image: Volume) -> Iterator[Problem]:
+    path, scan = case.images[0], Preprocessing().scan(image)
+    try:
+        check_plausible(path, scan)
+    except BadInput as error:
+        yield Problem(case.id, path, "spacing", error.reason, error.remedy)
+    if small := microscopic(scan):
+        yield Problem(case.id, path, "spacing", str(small[0]), "check its unit", "warning")
 
 
 def _check_label(case: Case, image: Volume, dataset: Dataset) -> tuple[Mapping[int, int] | None, list[Problem]]:

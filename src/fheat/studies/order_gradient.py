@@ -70,7 +70,8 @@ def measure_order_gradients(
     """Return dL/dalpha of a saved network for the supervised loss on random crops of its labelled training scans."""
     model = load(folder)
     card, spec, dataset = getattr(model, "card", Card()), spec_of(model), open_run_dataset(settings.data)
-    plan = ProbePlan(settings.data.patch_size, batches, settings.data.labelled, seed=settings.schedule.seed)
+    data, seed = settings.data, settings.schedule.seed
+    plan = ProbePlan(data.patch_size, batches, data.labelled, seed=seed, allow=data.allow)
     classes = checked_classes(str(folder), spec, card, dataset)
     where = processes.own_device(device)
     crops = draw_crops(dataset, classes, card, spec, plan, where)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fheat.data.case import Dataset
 from fheat.data.classes import Classes, classes_of
+from fheat.data.plausible import Allowance
 from fheat.data.store import Size
 from fheat.data.stream import place
 from fheat.gates.gradients import Loss
@@ -35,6 +36,7 @@ class ProbePlan:
     labelled: int | None = None
     others: Others = "closed"
     seed: int = 0
+    allow: tuple[Allowance, ...] = ()
 
 
 def checked_classes(name: str, spec: NetworkSpec, card: Card, dataset: Dataset) -> Classes:
@@ -62,7 +64,13 @@ def draw_crops(
     """
     only_training = replace(dataset, cases=dataset.split("train"))
     scans = load_scans(
-        only_training, classes, card.preprocessing, plan.patch_size, labelled=plan.labelled, progress=progress
+        only_training,
+        classes,
+        card.preprocessing,
+        plan.patch_size,
+        labelled=plan.labelled,
+        allow=plan.allow,
+        progress=progress,
     )
     if scans.channels != spec.in_channels:
         reason = f"has scans with {scans.channels} channels, the model takes {spec.in_channels}"

@@ -146,6 +146,7 @@ def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress:
         settings.data.patch_size,
         labelled=settings.data.labelled,
         unlabelled=method_class(settings.method.name).needs.unlabelled,
+        allow=settings.data.allow,
         progress=progress,
     )
 

@@ -1,7 +1,7 @@
 """The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +17,7 @@ from fheat.data.folds import Fold, with_fold
 from fheat.data.intensity import Moments
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
+from fheat.data.plausible import Allowance, check_plausible
 from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
@@ -76,6 +77,7 @@ def load_scans(
     *,
     labelled: int | None = None,
     unlabelled: bool = False,
+    allow: Collection[Allowance] = (),
     progress: Progress = silent,
 ) -> Scans:
     """Read and prepare the training and validation scans of a dataset, or raise `BadInput`.
@@ -88,26 +90,27 @@ def load_scans(
         patch: size of the crops that will be taken.
         labelled: number of training scans whose labels are used, the first ones; all that have one if None.
         unlabelled: whether the other training scans are used without their labels.
+        allow: names what is not refused, see `fheat.data.plausible`.
         progress: called after each scan.
 
     Most datasets have one grid, so each scan is prepared as stored when it is read; those that turn out to need another
     orientation or spacing are read again. Several threads read, and the outcome is that of one.
     """
     roles = _roles(dataset, labelled, unlabelled)
-    first = _read(*roles[0], wanted.model_copy(update={"spacing": None}), classes, patch)
+    first = _read(*roles[0], wanted.model_copy(update={"spacing": None}), classes, patch, allow)
     orientation = wanted.orientation or first.outline.orientation
     as_stored = wanted.model_copy(update={"orientation": orientation, "spacing": None})
     ready = [first]
     progress(1, len(roles))
 
     def read(index: int) -> _Ready:
-        return _read(*roles[index], as_stored, classes, patch)
+        return _read(*roles[index], as_stored, classes, patch, allow)
 
     def brought_to_the_grid(index: int) -> _Ready:
         outline = reorient(ready[index].outline, str(common.orientation))
         if common.orientation == orientation and common.steps(outline.spacing) == NOT_RESAMPLED:
             return ready[index]
-        return _read(*roles[index], common, classes, patch, ready[index].moments)
+        return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
     with ThreadPoolExecutor(min(MOST_READERS, os.cpu_count() or 1), thread_name_prefix="reading") as readers:
         for scan in readers.map(read, range(1, len(roles))):
@@ -115,9 +118,7 @@ def load_scans(
             progress(len(ready), len(roles))
         common = _common_grid([scan.outline for scan in ready], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
-    channels = {scan.channels for scan in ready}
-    if len(channels) > 1:
-        raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
+    channels = _common_channels(dataset, ready)
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
     return Scans(
@@ -125,7 +126,7 @@ def load_scans(
         labelled=sum(role == "labelled" for _, role in roles),
         validation=[scan.held_out for scan in ready if scan.held_out is not None],
         names=[scan.case.id for scan in training],
-        channels=channels.pop(),
+        channels=channels,
         preprocessing=common,
         appearance=Appearance.of(scan.looks for scan in training),
     )
@@ -186,6 +187,7 @@ def _read(
     preprocessing: Preprocessing,
     classes: Classes,
     patch: Size,
+    allow: Collection[Allowance],
     moments: tuple[Moments, ...] | None = None,
 ) -> _Ready:
     """Read one scan and prepare it; `moments` are those of its intensities where they are known already."""
@@ -194,6 +196,8 @@ def _read(
     if label is not None and case.label is not None:
         classes.check(case.label, label.data)
     scan = preprocessing.scan(image, moments)
+    if "implausible-spacing" not in allow:
+        check_plausible(case.images[0], scan)
     data, mask = scan.whole(), None if label is None else scan.label(label)
     held_out = ValidationScan(case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
@@ -206,6 +210,14 @@ def _read(
         volume=None if held_out is not None else pack(data, mask, patch),
         held_out=held_out,
     )
+
+
+def _common_channels(dataset: Dataset, scans: Sequence[_Ready]) -> int:
+    """Return the number of channels that all scans have, or raise `BadInput`."""
+    channels = {scan.channels for scan in scans}
+    if len(channels) > 1:
+        raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
+    return channels.pop()
 
 
 def _common_grid(outlines: Sequence[Volume], wanted: Preprocessing) -> Preprocessing:

@@ -22,6 +22,7 @@ from pydantic import (
 
 from fheat.data.folds import Fold
 from fheat.data.orientation import check_codes
+from fheat.data.plausible import Allowance
 from fheat.data.preprocessing import Intensity
 from fheat.methods.base import MethodSettings, Regions, Task
 from fheat.methods.registry import DEFAULT_METHOD, method_class
@@ -57,6 +58,9 @@ class DataSettings(Section):
     resident: Annotated[Literal["auto", "yes", "no"], Short("resident")] = "auto"
     """Whether all scans are kept on the GPU (yes), or in host memory with only the crops of an iteration on the GPU
     (no); auto keeps them there if they take at most half of its free memory. The outcome is the same."""
+
+    allow: Annotated[tuple[Allowance, ...], Short("allow")] = ()
+    """implausible-spacing takes scans whose voxels or extent no scanner gives, instead of refusing them."""
 
     @field_validator("fold")
     @classmethod
