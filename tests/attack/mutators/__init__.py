@@ -1,0 +1,6 @@
+"""The kinds of files that are attacked, each with its mutations; one file per format."""
+
+from tests.attack.kinds import Kind
+from tests.attack.mutators import nifti
+
+KINDS: tuple[Kind, ...] = (*nifti.KINDS,)
