@@ -84,7 +84,8 @@ def work(kind: Kind, seed: int, first: int, last: int, scratch: Path, report: in
     for index in range(first, last):
         recipe = recipe_of(kind, seed, index)
         folder.mkdir(parents=True)
-        made = kind.make(recipe, folder)
+        with warnings.catch_warnings(action="ignore"):
+            made = kind.make(recipe, folder)
         began = time.perf_counter()
         outcome, details = run_case(kind, made, folder)
         seconds = time.perf_counter() - began
