@@ -2,8 +2,8 @@
 
 import gzip
 import os
-import resource
 import struct
+import tracemalloc
 
 import nibabel
 import numpy as np
@@ -18,6 +18,13 @@ from tests.refusals import refused
 def scan(shape=(9, 8, 7), dtype=np.int16, seed=0):
     rng = np.random.default_rng(seed)
     return (1000 * rng.random(shape)).astype(dtype)
+
+
+def stored_header(data, affine=None):
+    """Return the header of a single file with these voxels, as it is stored."""
+    header = nibabel.Nifti1Image(data, np.eye(4) if affine is None else affine).header
+    header["vox_offset"] = 352
+    return header
 
 
 def refusal(path, **options):
@@ -105,18 +112,34 @@ def test_every_truncation_is_detected(tmp_path):
 
 
 def test_bombs_are_refused_within_the_limit(tmp_path):
+    """The content is unpacked up to what the header declares and one byte more, whatever else the stream holds."""
     path = tmp_path / "bomb.nii.gz"
+    header = stored_header(np.zeros((2, 2, 2), np.float32))
     with gzip.open(path, "wb", compresslevel=9) as stream:
+        stream.write(header.binaryblock + bytes(4))
         for _ in range(256):
             stream.write(bytes(2**20))
     assert path.stat().st_size * 900 < 256 * 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert "unpacks to more than 16,777,216 bytes" in refusal(path, limit=2**24)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10  # kilobytes
-    header = nibabel.Nifti1Image(np.zeros((1, 1, 1), np.float32), np.eye(4)).header
+    tracemalloc.start()
+    assert "declares 32 bytes of voxels and holds more" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()
     header.set_data_shape((2000, 2000, 2000))
     (tmp_path / "huge.nii").write_bytes(header.binaryblock + bytes(108))
     assert "declares 32,000,000,000 bytes" in refusal(tmp_path / "huge.nii")
+    assert "over the limit of 8,589,934,592" in refusal(tmp_path / "huge.nii")
+
+
+def test_nothing_is_allocated_that_a_packed_file_cannot_hold(tmp_path):
+    """Deflate makes at most 1,032 bytes of one, so that a short file cannot hold what a header of 4 GB declares."""
+    path = tmp_path / "short.nii.gz"
+    header = stored_header(np.zeros((2, 2, 2), np.float32))
+    header.set_data_shape((1000, 1000, 1000))
+    path.write_bytes(gzip.compress(header.binaryblock + bytes(4)))
+    tracemalloc.start()
+    assert "declares 4,000,000,000 bytes of voxels and holds at most" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 def test_mutated_headers_give_bad_input_or_a_sound_geometry(tmp_path):
@@ -159,8 +182,7 @@ def test_mutated_headers_give_bad_input_or_a_sound_geometry(tmp_path):
     ],
 )
 def test_bad_fields_are_named(tmp_path, change, says):
-    image = nibabel.Nifti1Image(scan(), np.eye(4))
-    header = image.header.copy()
+    header = stored_header(scan())
     header.set_sform(np.eye(4), 1)
     change(header)
     (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4) + scan().tobytes(order="F"))

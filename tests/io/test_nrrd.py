@@ -95,8 +95,8 @@ def test_bombs_are_refused_before_they_unpack(tmp_path):
         (b"type: int16", b"type: block", "field type"),
         (b"endian: little", b"endian: middle", "field endian"),
         (b"encoding: gzip", b"encoding: bzip2", "field encoding"),
-        (b"dimension: 3", b"dimension: 2", "shape"),
-        (b"sizes: 9 8 7", b"sizes: 9 56", "shape"),
+        (b"dimension: 3", b"dimension: 2", "field dimension is 2, not 3"),
+        (b"sizes: 9 8 7", b"sizes: 9 56", "field sizes has 2 entries"),
         (b"encoding: gzip", b"encoding: gzip\ndata file: other.raw", "field data file"),
         (b"encoding: gzip", b"encoding: gzip\nbyte skip: 4", "field byte skip"),
         (b"NRRD000", b"MRRD000", "damaged"),
@@ -117,6 +117,6 @@ def test_other_refusals(tmp_path, monkeypatch):
     nan[1, 2, 3] = np.nan
     assert "holds 1 voxels that are NaN" in refusal(save(tmp_path / "nan.nrrd", nan))
     assert "cannot be read" in refusal(tmp_path / "missing.nrrd")
-    assert "cannot be read" in refusal(tmp_path)
+    assert "is a folder" in refusal(tmp_path)
     monkeypatch.setitem(sys.modules, "nrrd", None)
     assert "needs the package pynrrd; install fheat[nrrd]" in refusal(tmp_path / "nan.nrrd")

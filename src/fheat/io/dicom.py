@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.nifti import SIZE_LIMIT
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
 from fheat.system.errors import BadInput
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.io import h5_child
-from fheat.io.nifti import SIZE_LIMIT
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 

@@ -1,22 +1,23 @@
 """Reading NRRD with attached data, raw or gzip: the format of the original left-atrium release.
 
-The package `nrrd` parses the header; voxels are unpacked here, up to their declared size and to the gzip checksum.
+The package `nrrd` parses the header, whose fields must agree with each other (the rules are in docs/data.md); voxels
+are unpacked here, up to their declared size and to the gzip checksum.
 """
 
-import gzip
-import io
-import zlib
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.nifti import SIZE_LIMIT
-from fheat.io.volume import Volume, geometry_fault
+from fheat.io.content import SIZE_LIMIT, Content, opened
+from fheat.io.volume import Volume, as_voxels, check_finite, geometry_fault
 from fheat.system.errors import BadInput
 
-_COPY_AGAIN: Final = "copy it again from its source"
+Fields = dict[str, Any]
+_LARGEST_HEADER: Final = 2**20
+_SPACING_TOLERANCE: Final = 0.01
+"""Relative difference of `spacings` and the lengths of `space directions` up to which they agree."""
 _CHECK: Final = "check how the file was written"
 _SPACES: Final = {  # sign of each axis of a space, relative to RAS
     "right-anterior-superior": (1.0, 1.0, 1.0),
@@ -40,6 +41,22 @@ _TYPES: Final = {
     }.items()
     for name in names
 }
+_UNITS: Final = {
+    name: millimetres
+    for millimetres, names in {
+        1.0: ("", "mm", "millimeter", "millimeters", "millimetre", "millimetres"),
+        10.0: ("cm", "centimeter", "centimeters", "centimetre", "centimetres"),
+        1000.0: ("m", "meter", "meters", "metre", "metres"),
+        0.001: ("um", "micron", "microns", "micrometer", "micrometers", "micrometre", "micrometres"),
+    }.items()
+    for name in names
+}
+"""Length of a unit in millimetres; no unit means millimetres."""
+_USED: Final = (
+    *("dimension", "sizes", "type", "endian", "encoding", "kinds", "space", "space dimension", "space units"),
+    *("space directions", "space origin", "spacings", "units", "data file", "line skip", "byte skip"),
+)
+"""Fields that are looked at; in another spelling they would be overlooked."""
 
 
 def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
@@ -49,75 +66,84 @@ def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
         path: `.nrrd`, header and voxels in one file.
         limit: largest number of bytes of the voxels; a larger file is refused before they are unpacked.
 
-    Stored types are kept. Coordinates in LPS, LAS or RAS become RAS.
+    Stored types are kept. Coordinates in LPS, LAS or RAS become RAS, and other units millimetres.
     """
-    file = Path(path)
+    source = Path(path)
     try:
         import nrrd
     except ImportError:
-        raise BadInput(file, "needs the package pynrrd", "install fheat[nrrd]") from None
-    try:
-        if (size := file.stat().st_size) > limit:
-            raise BadInput(file, f"has {size:,} bytes, over the limit of {limit:,}", "raise the limit if it is meant")
-        stream = io.BytesIO(file.read_bytes())
-        header = nrrd.read_header(stream)
-        shape, kind = _grid(file, header, limit)
-        return Volume(_voxels(file, header, stream, shape, kind), _affine(file, header))
-    except (BadInput, MemoryError):
-        raise
-    except Exception as error:  # pynrrd raises many kinds of errors on damaged headers
-        if isinstance(error, OSError) and error.strerror is not None:
-            raise BadInput(file, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadInput(file, f"is damaged ({reason})", _COPY_AGAIN) from None
+        raise BadInput(source, "needs the package pynrrd", "install fheat[nrrd]") from None
+    with opened(source) as file, np.errstate(all="ignore"):
+        header = nrrd.read_header(_header_lines(source, file))
+        _check_fields(source, header)
+        shape, kind = _grid(source, header)
+        affine = _affine(source, header)
+        declared = int(np.prod(shape, dtype=object)) * kind.itemsize
+        if declared > limit:
+            reason = f"declares {declared:,} bytes of voxels, over the limit of {limit:,}"
+            raise BadInput(source, reason, "raise the limit if it is meant")
+        content = Content(source, file, packed=_packed(source, header))
+        data = as_voxels(content.voxels(declared), shape, kind)
+        check_finite(source, data)
+        return Volume(data, affine)
 
 
-def _grid(path: Path, header: dict[str, Any], limit: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
+    """Read up to the empty line that ends the header, after which the voxels begin."""
+    lines: list[bytes] = []
+    left = _LARGEST_HEADER
+    while line := file.readline(left):
+        lines.append(line)
+        left -= len(line)
+        if not line.strip():
+            return lines
+    raise BadInput(path, f"has no empty line after its header within {_LARGEST_HEADER:,} bytes", _CHECK)
+
+
+def _check_fields(path: Path, header: Fields) -> None:
+    """Raise `BadInput` for a field in another spelling, and for voxels that are not right after the header."""
+    known = {name.replace(" ", ""): name for name in _USED}
+    for name in header:
+        meant = known.get("".join(name.lower().split()))
+        if meant is not None and name != meant:
+            raise BadInput(path, f"field {name!r} stands for {meant!r}", f"spell it {meant!r}")
+    for name in ("data file", "line skip", "byte skip"):
+        if header.get(name):
+            raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)
+    for name in ("sizes", "kinds", "space directions", "space origin", "space units", "units", "spacings"):
+        if name in header and len(header[name]) != 3:
+            raise BadInput(path, f"field {name} has {len(header[name])} entries, not one for each of 3 axes", _CHECK)
+    for name in ("dimension", "space dimension"):
+        if int(header.get(name, 3)) != 3:
+            raise BadInput(path, f"field {name} is {header[name]}, not 3", _CHECK)
+
+
+def _grid(path: Path, header: Fields) -> tuple[tuple[int, ...], np.dtype[Any]]:
     shape = tuple(int(size) for size in header["sizes"])
-    if len(shape) != 3 or int(header["dimension"]) != 3 or min(shape) < 1:
+    if min(shape) < 1:
         raise BadInput(path, f"field sizes gives shape {shape}: expected (X, Y, Z)", _CHECK)
+    kinds = [kind.lower() for kind in header.get("kinds", ())]
+    if not set(kinds) <= {"domain", "space"}:
+        raise BadInput(path, f"field kinds is {kinds}: the axes of a scan are domain or space", _CHECK)
     name = str(header["type"])
     if name not in _TYPES:
         raise BadInput(path, f"field type is {name!r}: not a scan or a mask", _CHECK)
-    order = {"little": "<", "big": ">"}.get(str(header.get("endian", "little")).lower())
+    single = np.dtype(_TYPES[name]).itemsize == 1
+    order = {"little": "<", "big": ">"}.get(str(header.get("endian", "little" if single else "missing")).lower())
     if order is None:
-        raise BadInput(path, f"field endian is {header['endian']!r}", _CHECK)
-    kind = np.dtype(order + _TYPES[name])
-    declared = int(np.prod(shape, dtype=object)) * kind.itemsize
-    if declared > limit:
-        raise BadInput(path, f"declares {declared:,} bytes of voxels, over the limit of {limit:,}", "raise the limit")
-    return shape, kind
+        raise BadInput(path, f"field endian is {header.get('endian', 'missing')!r}, not little or big", _CHECK)
+    return shape, np.dtype(order + _TYPES[name])
 
 
-def _voxels(
-    path: Path, header: dict[str, Any], stream: io.BytesIO, shape: tuple[int, ...], kind: np.dtype[Any]
-) -> NDArray[Any]:
-    for name in ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip"):
-        if header.get(name):
-            raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)
-    size = int(np.prod(shape)) * kind.itemsize
+def _packed(path: Path, header: Fields) -> bool:
     encoding = str(header["encoding"]).lower()
-    if encoding == "raw":
-        content = stream.read()
-    elif encoding in ("gzip", "gz"):
-        try:
-            with gzip.GzipFile(fileobj=stream) as unpacked:
-                content = unpacked.read(size + 1)  # one byte more, so that the checksum is reached or excess data found
-        except (zlib.error, EOFError, gzip.BadGzipFile) as error:
-            raise BadInput(path, f"gzip stream is damaged ({error})", _COPY_AGAIN) from None
-    else:
+    if encoding not in ("raw", "gzip", "gz"):
         raise BadInput(path, f"field encoding is {encoding!r}: raw and gzip are read", "write it as gzip")
-    if len(content) != size:
-        held = "more" if len(content) > size else f"{len(content):,}"
-        raise BadInput(path, f"declares {size:,} bytes of voxels and holds {held}", _COPY_AGAIN)
-    data: NDArray[Any] = np.frombuffer(content, kind).reshape(shape, order="F").astype(kind.newbyteorder("="))
-    if kind.kind == "f" and not np.isfinite(data).all():
-        count = int(np.count_nonzero(~np.isfinite(data)))
-        raise BadInput(path, f"holds {count:,} voxels that are NaN or infinite", "replace them before using the file")
-    return data
+    return encoding != "raw"
 
 
-def _affine(path: Path, header: dict[str, Any]) -> NDArray[np.float64]:
+def _affine(path: Path, header: Fields) -> NDArray[np.float64]:
+    """Return the affine to millimetres in RAS."""
     space = str(header.get("space", "")).lower()
     if space not in _SPACES or "space directions" not in header or "space origin" not in header:
         reason = f"fields space {space!r}, space directions, space origin do not say where it lies"
@@ -125,8 +151,34 @@ def _affine(path: Path, header: dict[str, Any]) -> NDArray[np.float64]:
     affine = np.eye(4)
     affine[:3, :3] = np.asarray(header["space directions"], np.float64).T
     affine[:3, 3] = np.asarray(header["space origin"], np.float64)
-    affine = np.diag([*_SPACES[space], 1.0]) @ affine
+    _check_spacings(path, header, affine)
+    units = _millimetres(path, header, "space units")
+    affine = np.diag([*np.multiply(_SPACES[space], units), 1.0]) @ affine
     fault = geometry_fault(affine)
     if fault is not None:
         raise BadInput(path, f"fields space directions and space origin give an affine that {fault}", _CHECK)
     return affine
+
+
+def _millimetres(path: Path, header: Fields, field: str) -> list[float]:
+    """Return the length of the unit of each axis in millimetres."""
+    names = [str(name).strip().lower().replace("\u00b5", "u") for name in header.get(field, ("mm",) * 3)]
+    unknown = [name for name in names if name not in _UNITS]
+    if unknown:
+        raise BadInput(path, f"field {field} is {unknown[0]!r}, not mm, cm, m or um", "write it in millimetres")
+    return [_UNITS[name] for name in names]
+
+
+def _check_spacings(path: Path, header: Fields, affine: NDArray[np.float64]) -> None:
+    """Raise `BadInput` where units and spacings of the axes contradict those of space."""
+    if "units" in header:
+        own, space = _millimetres(path, header, "units"), _millimetres(path, header, "space units")
+        if own != space:
+            reason = f"fields units {header['units']} and space units {header.get('space units', 'mm')} differ"
+            raise BadInput(path, reason, "write both in millimetres")
+    if "spacings" in header:
+        stated = np.asarray(header["spacings"], dtype=np.float64)
+        spacing = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
+        if not np.allclose(np.where(np.isnan(stated), spacing, stated), spacing, rtol=_SPACING_TOLERANCE, atol=0):
+            reason = f"field spacings {stated.tolist()} contradicts space directions, {spacing.tolist()}"
+            raise BadInput(path, reason, _CHECK)

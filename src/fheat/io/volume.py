@@ -1,5 +1,6 @@
-"""A volume: voxels with the affine that says where they lie; and the comparison of two grids."""
+"""A volume: voxels with the affine that says where they lie; what both must be; and the comparison of two grids."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -8,6 +9,8 @@ import nibabel
 import numpy as np
 from nibabel.spatialimages import SpatialImage
 from numpy.typing import NDArray
+
+from fheat.system.errors import BadInput
 
 LARGEST_SPACING: Final = 1000.0
 """Largest distance of neighbouring voxels in millimetres; no scanner has more."""
@@ -84,6 +87,26 @@ def geometry_fault(affine: NDArray[np.float64]) -> str | None:
     return None
 
 
+def corner_distance(first: NDArray[np.float64], second: NDArray[np.float64], shape: Sequence[int]) -> float:
+    """Return the largest distance, along any axis of space, of the corners that two affines give a grid (X, Y, Z)."""
+    corners = np.array(np.meshgrid(*((0, length - 1) for length in shape[:3]), [1])).reshape(4, -1)
+    return float(np.abs((first - second) @ corners).max())
+
+
+def as_voxels(content: bytearray, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return stored bytes, first axis fastest, as an array of the machine's own byte order, without a copy of them."""
+    data: NDArray[Any] = np.frombuffer(content, kind).reshape(shape, order="F")
+    return data if kind.isnative else data.byteswap(inplace=True).view(kind.newbyteorder("="))
+
+
+def check_finite(path: Path, data: NDArray[Any]) -> None:
+    """Raise `BadInput` where voxels are NaN or infinite."""
+    if data.dtype.kind != "f" or np.isfinite(data.sum(dtype=np.float64)):
+        return
+    if count := int(np.count_nonzero(~np.isfinite(data))):
+        raise BadInput(path, f"holds {count:,} voxels that are NaN or infinite", "replace them before using the file")
+
+
 APART: Final = 0.05
 """Largest distance of corresponding corners, as a fraction of a voxel; programs round headers differently."""
 
@@ -106,8 +129,7 @@ def grid_difference(image: Volume, other: Volume) -> Difference | None:
     shapes = image.data.shape[:3], other.data.shape
     if shapes[0] != shapes[1]:
         return Difference("shape", str(shapes[0]), str(shapes[1]))
-    corners = np.array(np.meshgrid(*((0, length - 1) for length in shapes[0]), [1])).reshape(4, -1)
-    if np.abs((image.affine - other.affine) @ corners).max() <= APART * min(image.spacing):
+    if corner_distance(image.affine, other.affine, shapes[0]) <= APART * min(image.spacing):
         return None
     if image.orientation != other.orientation:
         return Difference("orientation", image.orientation, other.orientation)

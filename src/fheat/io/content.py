@@ -1,0 +1,88 @@
+"""The bytes of a file, plain or packed with gzip: as many as its header declares, and one more to see that it ends."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from fheat.system.errors import BadInput
+
+SIZE_LIMIT: Final = 8 * 2**30
+"""Largest number of bytes of voxels, unless the caller gives another limit."""
+COPY_AGAIN: Final = "copy it again from its source"
+_STEP: Final = 2**20
+"""Number of bytes that are unpacked at a time."""
+_MOST_OF_A_BYTE: Final = 1032
+"""Largest number of bytes that deflate can make of one byte: two bits stand for 258 equal bytes."""
+
+
+class Content:
+    """What is left of an open file, to be read from front to end.
+
+    `most` is the largest number of bytes that can be left, known without unpacking: what a header declares is compared
+    with it before anything of that size is allocated.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], *, packed: bool) -> None:
+        left = os.fstat(file.fileno()).st_size - file.tell()
+        self.path, self.packed = path, packed
+        self.most = _MOST_OF_A_BYTE * left if packed else left
+        self._stream: IO[bytes] = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
+
+    def take(self, count: int, what: str) -> bytearray:
+        """Return the next `count` bytes, or raise `BadInput` that says what is cut off."""
+        if count > self.most:
+            raise BadInput(self.path, f"is cut off in {what}: it holds at most {self.most:,} bytes", COPY_AGAIN)
+        taken = bytearray(count)
+        if (held := self._fill(taken)) < count:
+            raise BadInput(self.path, f"is cut off in {what}, after {held:,} of {count:,} bytes", COPY_AGAIN)
+        self.most -= count
+        return taken
+
+    def voxels(self, count: int) -> bytearray:
+        """Return the next `count` bytes, or raise `BadInput` unless the content ends right after them.
+
+        At the end gzip compares its checksum and length.
+        """
+        if count > self.most:
+            at_most = "at most " if self.packed else ""
+            raise BadInput(
+                self.path, f"declares {count:,} bytes of voxels and holds {at_most}{self.most:,}", COPY_AGAIN
+            )
+        voxels = bytearray(count)
+        held = self._fill(voxels)
+        if held < count or self._fill(bytearray(1)):
+            found = f"{held:,}" if held < count else "more"
+            raise BadInput(self.path, f"declares {count:,} bytes of voxels and holds {found}", COPY_AGAIN)
+        return voxels
+
+    def _fill(self, target: bytearray) -> int:
+        """Read into `target` until it is full or the content ends; return the number of bytes read."""
+        held = 0
+        try:
+            while part := self._stream.read(min(_STEP, len(target) - held)):
+                target[held : held + len(part)] = part
+                held += len(part)
+        except (zlib.error, EOFError, gzip.BadGzipFile) as error:
+            raise BadInput(self.path, f"gzip stream is damaged ({error})", COPY_AGAIN) from None
+        return held
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading; whatever goes wrong while it is read and parsed becomes a `BadInput`."""
+    try:
+        if path.is_dir():
+            raise BadInput(path, "is a folder", "give the file in it")
+        with open(path, "rb") as file:
+            yield file
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # parsers raise many kinds of errors on damaged headers
+        if isinstance(error, OSError) and error.strerror is not None:
+            raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadInput(path, f"is damaged ({reason})", COPY_AGAIN) from None
