@@ -6,6 +6,7 @@ the exit status is 1 if there was any failure.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import select
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.attack.kinds import Kind
-from tests.attack.mutators import KINDS
+from tests.attack.mutators import NAMES, kinds
 from tests.attack.worker import CLASSES, FAILURES, recipe_of, work
 
 BATCH = 400
@@ -93,6 +94,7 @@ def _enter(kind: Kind, seed: int, first: int, last: int, scratch: Path, report: 
     status = 1
     try:
         os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a worker does not outlive the campaign
         work(kind, seed, first, last, scratch, report)
         status = 0
     finally:
@@ -174,16 +176,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("cases", type=int, help="number of cases")
     parser.add_argument("--each", action="store_true", help="give every kind this number of cases")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", choices=[kind.name for kind in KINDS], metavar="KIND")
+    parser.add_argument("--kinds", nargs="+", choices=list(NAMES), metavar="KIND", help=", ".join(NAMES))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--store", type=Path, help="write the counts as a stored result")
     parser.add_argument("--failures", type=Path, help="append every failure with its recipe, a line of JSON each")
     options = parser.parse_args(arguments)
-    kinds = [kind for kind in KINDS if not options.kinds or kind.name in options.kinds]
+    chosen = kinds(options.kinds or ())
     began = time.monotonic()
-    tally = attack(kinds, shares(kinds, options.cases, options.each), options.seed, workers=options.workers)
+    tally = attack(chosen, shares(chosen, options.cases, options.each), options.seed, workers=options.workers)
     seconds = time.monotonic() - began
-    print(table(tally, kinds))
+    print(table(tally, chosen))
     print(f"{seconds:.0f} s, slowest case {tally.slowest:.2f} s, peak memory of a process {tally.peak / 2**20:,.0f} MiB")
     for failure in tally.failures[:SHOWN]:
         print(json.dumps(failure))
@@ -193,5 +195,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store:
         from tests.attack.store import store
 
-        store(tally, kinds, options, seconds)
+        store(tally, chosen, options, seconds)
     return 1 if tally.failures else 0

@@ -107,6 +107,8 @@ def _check_fields(path: Path, header: Fields) -> None:
         meant = known.get("".join(name.lower().split()))
         if meant is not None and name != meant:
             raise BadInput(path, f"field {name!r} stands for {meant!r}", f"spell it {meant!r}")
+    if "dimension" not in header:
+        raise BadInput(path, "field dimension is missing", _CHECK)
     for name in ("data file", "line skip", "byte skip"):
         if header.get(name):
             raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)

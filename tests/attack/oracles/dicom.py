@@ -67,6 +67,8 @@ def judge(files: Sequence[bytes]) -> Verdict:
         if any(elements[tag][1] != value for tag, value in EXACT.items()):
             return doubtful("a file is another kind of image")
         slices.append(elements)
+        if any(not value for _, value in elements.values()):
+            return doubtful("an element is empty")
     for tag in SAME:
         if len({elements[tag][1] for elements in slices}) > 1:
             return contradiction(f"element {tag:08x} differs between slices")

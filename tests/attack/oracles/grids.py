@@ -41,4 +41,4 @@ def agrees(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> bool:
     if voxels.dtype.kind in "iu":
         return bool(found.data.dtype.kind in "iu" and np.array_equal(found.data, voxels))
     span = float(np.abs(voxels).max(initial=0.0))
-    return bool(np.allclose(found.data, voxels, rtol=1e-5, atol=1e-6 * span))
+    return bool(np.allclose(found.data, voxels, rtol=1e-5, atol=max(1e-6 * span, 1e-37)))

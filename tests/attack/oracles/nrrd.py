@@ -177,7 +177,7 @@ def _vectors(text: str, count: int) -> list[str]:
     found = re.findall(r"\([^()]*\)", text)
     if len(found) != count:
         raise _refuse(f"{text!r} is not {count} vectors")
-    if re.sub(r"\([^()]*\)", "", text).strip() or ")(" in text:
+    if re.sub(r"\([^()]*\)", "", text).strip() or ")(" in text or " " in "".join(found):
         raise Refused(doubtful(f"more than vectors in {text!r}"))
     return found
 
