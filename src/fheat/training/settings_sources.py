@@ -110,7 +110,12 @@ def with_start(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
     """Read a TOML file and replace what `overrides` names, or raise `BadInput` naming the field."""
-    return make_settings(_merged(read_toml(path), overrides or {}), path)
+    content = read_toml(path)
+    try:
+        merged = _merged(content, overrides or {})
+    except ValueError as error:
+        raise BadInput(path, f"field {error}", "see fheat train --help") from None
+    return make_settings(merged, path)
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -121,6 +126,8 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
+    except RecursionError:
+        raise BadInput(path, "is not TOML (its brackets are too deep)", "mend that line") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -22,10 +22,16 @@ BIG = (
 )  # fmt: skip
 
 
+def _know_network() -> None:
+    """Register the network of the model, unless the process knows it."""
+    if miniature.NAME not in fheat.list_models():
+        miniature.register()
+
+
 @cache
 def base() -> tuple[bytes, dict[str, Any]]:
     """Return weights and description of a small healthy model."""
-    miniature.register()
+    _know_network()
     with tempfile.TemporaryDirectory() as scratch:
         folder = fheat.save(fheat.create_model("miniature", patch_size=(16, 16, 16)), Path(scratch) / "model")
         return (folder / WEIGHTS).read_bytes(), json.loads((folder / MANIFEST).read_bytes())
@@ -127,7 +133,7 @@ def _make_description(recipe: Recipe, folder: Path) -> Made:
 
 
 def _load(folder: Path) -> Any:
-    miniature.register()
+    _know_network()
     return fheat.load(folder / "model")
 
 

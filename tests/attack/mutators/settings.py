@@ -54,7 +54,7 @@ def _read_config(folder: Path) -> Any:
 def _draw_sweep(random: Random) -> Recipe:
     chance = random.random()
     if chance < 0.15:
-        lengths = [random.choice((1, 2, 300, 10_000)) for _ in range(random.choice((1, 2, 3)))]
+        lengths = [random.choice((1, 2, 20, 10_000)) for _ in range(random.choice((1, 2, 3)))]
         return {"base": {}, "steps": [["grid", *lengths]]}
     return {"base": {}, "steps": draw_tree(random) if chance < 0.75 else draw_raw(random)}
 
