@@ -175,7 +175,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not intact:
         raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
     if content.get("format") not in (1, 2):
-        reason = f"field format is {content.get('format')!r}, this version of fheat reads 1 and 2"
+        reason = f"field format is {repr(content.get('format'))[:40]}, this version of fheat reads 1 and 2"
         raise BadInput(path, reason, "install a newer fheat, or write the folder again with this one")
     try:
         return Manifest.model_validate(_from_format_1(content) if content["format"] == 1 else content)

@@ -20,6 +20,9 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {"optimiser.clip": None, "validat
 """Settings by dotted name under one name. `paper` takes the paper and its protocol at their word: no gradient is
 clipped, and the network is chosen every 200 iterations. Where the paper is silent, the defaults stay."""
 
+LONGEST_REASON = 500
+"""Number of characters of a reason that are shown; it may quote a value, however long."""
+
 
 def to_toml(settings: TrainSettings) -> str:
     """Return the settings as TOML, a table per section; `read_settings` reads them back as they were."""
@@ -67,7 +70,7 @@ def make_settings(values: Mapping[str, Any], source: str | Path = "settings") ->
     except (ValidationError, ValueError) as error:
         known = _known(nested)
         reason = reason_of(error, known) if isinstance(error, ValidationError) else str(error)
-        raise BadInput(source, f"field {reason}", "see fheat train --help") from None
+        raise BadInput(source, f"field {reason[:LONGEST_REASON]}", "see fheat train --help") from None
     except BadInput as error:
         raise BadInput(source, f"field network.start: {error.path} {error.reason}", error.remedy) from None
 
@@ -114,7 +117,7 @@ def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> Tra
     try:
         merged = _merged(content, overrides or {})
     except ValueError as error:
-        raise BadInput(path, f"field {error}", "see fheat train --help") from None
+        raise BadInput(path, f"field {str(error)[:LONGEST_REASON]}", "see fheat train --help") from None
     return make_settings(merged, path)
 
 

@@ -128,4 +128,9 @@ def _agrees(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> bool:
     return agrees(found, (expected[0].astype(found.data.dtype), expected[1]))
 
 
+def healthy_series() -> dict[str, bytes]:
+    """Return the files of a series without a mutation."""
+    return _series({"base": {"signed": True, "slope": "1"}, "steps": []})
+
+
 KINDS = (Kind("dicom", _draw, _make, lambda folder: read_volume(folder / "series"), _agrees, weight=4),)
