@@ -1,6 +1,7 @@
 """The sliding window: the same numbers as a literal loop and as MONAI's, whatever the batch and the slab."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_flips_average_the_eight_mirror_images():
 @given(length=st.integers(1, 300), size=st.integers(1, 120), stride=st.integers(1, 120))
 def test_windows_cover_every_voxel(length, size, stride):
     stride = min(stride, size)
-    found = starts(length, size, stride)
+    found = list(starts(length, size, stride))
     assert found[0] == 0
     assert len(set(found)) == len(found)
     covered = {voxel for start in found for voxel in range(start, start + size)}
@@ -175,6 +176,14 @@ def test_thinned_windows_leave_at_most_a_tenth_unseen_and_no_plane(shape, size, 
     windows = Windows(size, tuple(min(step, length) for step, length in zip(stride, size, strict=True)))
     every, some = windows.corners(shape), windows.fast().corners(shape)
     assert set(some) <= set(every)
+    for listed, chosen in ((every, windows), (some, windows.fast())):
+        assert chosen.count(shape) == len(listed)
+        for axis in range(3) if len(listed) <= 2000 else ():
+            planes = dict(chosen.planes(shape, axis))
+            assert list(planes) == sorted({corner[axis] for corner in listed})
+            assert all(
+                corners == [corner for corner in listed if corner[axis] == first] for first, corners in planes.items()
+            )
     assert len(some) >= len(every) // 7
     seen = np.zeros(shape, dtype=bool)
     for corner in some[:2000]:
@@ -184,6 +193,22 @@ def test_thinned_windows_leave_at_most_a_tenth_unseen_and_no_plane(shape, size, 
         assert seen.mean() >= 0.9 - 1e-9
         assert all(seen.any(axis=tuple({0, 1, 2} - {axis})).all() for axis in range(3))
     assert windows.unseen(shape) == 0
+
+
+def test_counting_the_windows_of_a_volume_of_any_size_lists_none():
+    """A header of 32^3 voxels of 900 mm asked for 70 million windows: they are counted, and come plane by plane."""
+    shape = (46080, 46080, 46080)
+    windows = Windows((112, 112, 80), (112, 112, 80))
+    tracemalloc.start()
+    assert windows.count(shape) == 412 * 412 * 576
+    assert windows.unseen(shape) == 0
+    assert windows.count((2**53,) * 3) > 2**120
+    first, corners = next(windows.planes((46080, 200, 200), 0))
+    assert (first, corners) == (0, [(0, y, z) for y in (0, 88) for z in (0, 80, 120)])
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    with pytest.raises(ValueError, match=r"97,\d+,\d+ windows are too many to thin, over 1,048,576"):
+        windows.fast().count(shape)
 
 
 def test_thinned_windows_of_the_la_protocol():

@@ -14,6 +14,7 @@ import tyro
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
+from fheat.data.plausible import Allowance
 from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
@@ -76,6 +77,9 @@ class Predict:
     runtime: RuntimeName = "auto"
     """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""
+    allow: Annotated[tuple[Allowance, ...], tyro.conf.UseAppendAction] = ()
+    """implausible-spacing takes scans whose voxels or extent no scanner gives, such as micrographs, instead of refusing
+    them."""
     preview: bool = True
     """Leave out ID.png, which shows the contour on three planes."""
     overwrite: bool = False
@@ -219,6 +223,7 @@ def _predictor(options: Predict, models: Sequence[str], *, device: str | None = 
             device=device or options.device,
             runtime=options.runtime,
             precision=options.precision,
+            allow=options.allow,
         )
         if options.stride is not None:
             predictor.windows = Windows(predictor.windows.size, options.stride)

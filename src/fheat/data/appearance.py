@@ -93,14 +93,19 @@ class Range(_Strict):
 
 @dataclass(frozen=True)
 class Unusual:
-    """A quantity of a scan that is unusual: its value, and the least and greatest value over the training scans."""
+    """A quantity of a scan that is unusual: its value, and the least and greatest value over the training scans.
+
+    Without these the value is unusual for any scan.
+    """
 
     quantity: str
     value: float
-    least: float
-    greatest: float
+    least: float | None = None
+    greatest: float | None = None
 
     def __str__(self) -> str:
+        if self.least is None or self.greatest is None:
+            return f"{self.quantity} is {self.value:g}"
         seen = f"{self.least:g}" if self.least == self.greatest else f"{self.least:g} to {self.greatest:g}"
         return f"{self.quantity} is {self.value:g}, in training {seen}"
 
@@ -152,8 +157,9 @@ class Appearance(_Strict):
 
 
 def unusual_text(scan: str, found: list[Unusual]) -> str:
-    """Say in one line that a scan does not look like the training scans, with the quantity that differs most."""
+    """Say in one line that a scan does not look like the training scans, or any, with the quantity that comes first."""
     first, *others = found
     more = f"; {len(others)} other {'quantity differs' if len(others) == 1 else 'quantities differ'} too"
     reason = f"{first}{more if others else ''}"
-    return f"{scan} does not look like the training scans, so its mask may be wrong: {reason}"
+    like = "a usual scan" if first.least is None else "the training scans"
+    return f"{scan} does not look like {like}, so its mask may be wrong: {reason}"

@@ -30,7 +30,7 @@ _NO_MOMENTS: Moments = (0.0, 1.0)
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Intensity(_Strict):
@@ -125,14 +125,14 @@ class PreparedScan:
 
     Shapes: the volume (X, Y, Z) or (X, Y, Z, C); planes (C, X', Y', Z') with one axis cut. However a scan is cut into
     planes, they are bit for bit those of `whole`. `spacing` and `source_shape` are those of the stored voxels along the
-    axes of the network.
+    axes of the network; `stored` are these voxels, (X, Y, Z, C), with their axes as stored.
     """
 
     def __init__(self, volume: Volume, preprocessing: Preprocessing, known: tuple[Moments, ...] | None = None) -> None:
         self.orientation = preprocessing.orientation or volume.orientation
         view = reorient(volume, self.orientation)
         self._affine = volume.affine
-        self._stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
+        self.stored, self._data = (data[..., None] if data.ndim == 3 else data for data in (volume.data, view.data))
         self.channels: int = self._data.shape[3]
         self.spacing: Spacing = view.spacing
         self.steps = preprocessing.steps(view.spacing)
@@ -149,7 +149,7 @@ class PreparedScan:
         """Mean and deviation of the stored voxels of each channel, measured when first needed and then kept."""
         if self._known is not None:
             return self._known
-        return tuple(self.intensity.moments(self._stored[..., channel]) for channel in range(self.channels))
+        return tuple(self.intensity.moments(self.stored[..., channel]) for channel in range(self.channels))
 
     def sample(self, count: int) -> Floats:
         """Return the intensities of about `count` stored voxels, mapped: (C, voxels).
@@ -163,8 +163,11 @@ class PreparedScan:
 
     def planes(self, axis: int, start: int, stop: int) -> Tensor:
         """Return planes `start` to `stop` along `axis`, their intensities mapped, then resampled along X, Y and Z."""
-        places = [coordinates(*grid) for grid in zip(self.source_shape, self.steps, self.shape, strict=True)]
-        where = places[axis][start:stop].clip(0, self.source_shape[axis] - 1)
+        stop = min(stop, self.shape[axis])
+        cut = [(start, stop) if other == axis else (0, length) for other, length in enumerate(self.shape)]
+        grids = zip(self.source_shape, self.steps, self.shape, strict=True)
+        places = [coordinates(*grid, *part) for grid, part in zip(grids, cut, strict=True)]
+        where = places[axis].clip(0, self.source_shape[axis] - 1)
         low, high = int(np.floor(where[0])), int(np.floor(where[-1])) + (1 if self.steps[axis] == 1 else 2)
         x = torch.from_numpy(self._mapped(self._data[(slice(None),) * axis + (slice(low, high),)]))
         places[axis] = where - low

@@ -23,14 +23,19 @@ _SAME_SPACING: Final = 1e-3
 """Relative difference below which two spacings of an axis count as equal."""
 
 
+_MOST_PLANES: Final = 2**53
+"""Largest size of an axis: more than any machine holds, and still a whole number in float64."""
+
+
 def target_size(size: int, step: float) -> int:
     """Return how many voxels of `step` source voxels each cover `size` source voxels, at least one."""
-    return max(1, round(size / step))
+    return max(1, round(min(size / step, _MOST_PLANES)))
 
 
-def coordinates(size: int, step: float, target: int) -> NDArray[np.float64]:
-    """Return where the target's voxel centres lie among the source's, in source indices; see the module's formula."""
-    return np.asarray((np.arange(target) - (target - 1) / 2) * step + (size - 1) / 2, dtype=np.float64)
+def coordinates(size: int, step: float, target: int, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+    """Return where the target's voxel centres `start` to `stop` lie among the source's; see the module's formula."""
+    indices = np.arange(start, target if stop is None else stop)
+    return np.asarray((indices - (target - 1) / 2) * step + (size - 1) / 2, dtype=np.float64)
 
 
 def interpolate(x: Tensor, axis: int, where: NDArray[np.float64]) -> Tensor:

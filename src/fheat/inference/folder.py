@@ -256,6 +256,7 @@ def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatc
     begin = time.perf_counter()
     source = read_dicom(case.images[0]) if case.images[0].is_dir() else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
+    predictor.check_plausible(scan, case.images[0])
     workload = _workload(predictor, scan)
     available = machine_bytes()
     if available is not None and workload.bound.total > available:
@@ -321,6 +322,7 @@ def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
             "weights": predictor.weights,
             "flips": predictor.flips,
             "largest_component": predictor.largest_component,
+            "allow": predictor.allow,
         },
         versions={"fheat": __version__, "torch": torch.__version__, "numpy": np.__version__},
         device=str(predictor.device),

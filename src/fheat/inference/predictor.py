@@ -1,7 +1,7 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from fheat.data.appearance import Looks, Unusual, unusual_text
+from fheat.data.plausible import Allowance, check_plausible, oddities
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
@@ -59,6 +60,8 @@ class Predictor:
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
         precision: on a GPU and with OpenVINO, `float32` or `bfloat16`. `auto` is float32 on a CPU, and on a GPU
             bfloat16 where that keeps the classes of the first windows with foreground.
+        allow: `["implausible-spacing"]` takes scans with a geometry that no scanner gives, such as micrographs; they
+            raise `BadInput` otherwise, see `fheat.data.plausible`.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -79,6 +82,7 @@ class Predictor:
         device: str | torch.device | None = None,
         runtime: RuntimeName = "auto",
         precision: Precision = "auto",
+        allow: Collection[Allowance] = (),
     ) -> None:
         self.sources = () if isinstance(model, nn.Module) else (model,) if isinstance(model, str | Path) else (*model,)
         network = model if isinstance(model, nn.Module) else load_ensemble(self.sources)
@@ -97,7 +101,7 @@ class Predictor:
         )
         self.windows = windows or self._windows()
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
-        self.batch = batch
+        self.batch, self.allow = batch, tuple(allow)
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self.sliding(None)
@@ -146,9 +150,11 @@ class Predictor:
         on_the_grid = not states_its_place and affine is None
         volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
         intensity_only = Preprocessing(intensity=self.preprocessing.intensity)
+        name = str(image) if isinstance(image, str | Path) else "the scan"
+        if not on_the_grid:
+            self.check_plausible(volume, name)
         scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
         if check and (found := self._unusual(scan)):
-            name = str(image) if isinstance(image, str | Path) else "the scan"
             warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=2)
         mask = self._segment(volume, scan, progress)
         if not on_the_grid:
@@ -201,6 +207,11 @@ class Predictor:
         """Precision of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
         return self._run.precision
 
+    def check_plausible(self, volume: Volume, name: str | Path = "the scan") -> None:
+        """Raise `BadInput` with this name for a geometry that no scanner gives, unless it is allowed."""
+        if "implausible-spacing" not in self.allow:
+            check_plausible(name, self.preprocessing.scan(volume), self.card.appearance)
+
     def memory(self, volume: Volume) -> MemoryBound:
         """Return a bound on the memory that `segment` holds, without segmenting the volume."""
         scan = self.scan(volume)
@@ -219,7 +230,8 @@ class Predictor:
     def unusual(self, volume: Volume) -> list[Unusual]:
         """Return in what a volume differs from the scans the network was trained on, the greatest difference first.
 
-        The list is empty for a volume that looks like them, and where the card does not say what they looked like.
+        Where the card does not say what they looked like, it has only what is odd about any scan: the same value
+        everywhere, or a microscopic size.
         """
         return self._unusual(self.scan(volume))
 
@@ -251,8 +263,10 @@ class Predictor:
         )
 
     def _unusual(self, scan: PreparedScan) -> list[Unusual]:
-        known = self.card.appearance
-        return known.unusual(Looks.of(scan)) if known.ranges else []
+        known, odd = self.card.appearance, oddities(scan)
+        named = {one.quantity for one in odd}
+        unlike = known.unusual(Looks.of(scan)) if known.ranges else []
+        return odd + [one for one in unlike if one.quantity not in named]
 
     def _segment(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Volume:
         sliding = self.sliding(progress)

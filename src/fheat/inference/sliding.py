@@ -84,7 +84,7 @@ class SlidingWindow:
 
     def count(self, shape: Triple) -> int:
         """Return the number of windows that cover a volume."""
-        return len(self.windows.corners(shape))
+        return self.windows.count(shape)
 
     @torch.no_grad()
     def stream(self, planes: Planes, shape: Triple, channels: int) -> Iterator[tuple[int, Tensor]]:
@@ -97,10 +97,7 @@ class SlidingWindow:
         before = [(long - short) // 2 for long, short in zip(padded, shape, strict=True)]
         inner = [slice(None), *(slice(lead, lead + length) for lead, length in zip(before, shape, strict=True))]
         slab = _Slab(axis, list(padded), self.depth(shape))
-        visits: dict[int, list[Triple]] = {}
-        for corner in self.windows.corners(padded):
-            visits.setdefault(corner[axis], []).append(corner)
-        total = sum(map(len, visits.values()))
+        total = self.windows.count(padded)
         lead, end = before[axis], before[axis] + shape[axis]
 
         def finished(stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -110,7 +107,7 @@ class SlidingWindow:
                 yield first - lead, slab.averages(tuple(inner))
 
         waiting: list[Triple] = []  # windows of the slab, in order, so that batches are full
-        for first in sorted(visits):
+        for first, corners in self.windows.planes(padded, axis):
             if first + size[axis] > slab.offset + slab.depth:
                 self._visit(slab, waiting, total)
                 waiting = []
@@ -121,7 +118,7 @@ class SlidingWindow:
                 inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
-            waiting += [_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]) for at in visits[first]]
+            waiting += [_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]) for at in corners]
         self._visit(slab, waiting, total)
         yield from finished(padded[axis])
 
