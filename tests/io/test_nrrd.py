@@ -117,6 +117,6 @@ def test_other_refusals(tmp_path, monkeypatch):
     nan[1, 2, 3] = np.nan
     assert "holds 1 voxels that are NaN" in refusal(save(tmp_path / "nan.nrrd", nan))
     assert "cannot be read" in refusal(tmp_path / "missing.nrrd")
-    assert "cannot be read" in refusal(tmp_path)
+    assert "is a folder" in refusal(tmp_path)
     monkeypatch.setitem(sys.modules, "nrrd", None)
     assert "needs the package pynrrd; install fheat[nrrd]" in refusal(tmp_path / "nan.nrrd")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fheat.io.volume import MILLIMETRES, Volume, geometry_fault
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import open_regular, write_file
 
 SIZE_LIMIT: Final = 8 * 2**30
 """Largest number of bytes of a file's content, unless the caller gives another limit."""
@@ -99,12 +99,12 @@ def _content(path: Path, limit: int) -> bytearray:
         if size > limit:
             raise BadInput(path, f"has {size:,} bytes, over the limit of {limit:,}", "raise the limit if it is meant")
         content = bytearray(size)
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.readinto(content)
         return content
     content = bytearray()
     try:
-        with gzip.open(path, "rb") as stream:
+        with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as stream:
             while part := stream.read(_STEP):
                 if len(content) + len(part) > limit:
                     raise BadInput(path, f"unpacks to more than {limit:,} bytes", "raise the limit if it is meant")

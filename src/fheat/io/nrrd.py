@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fheat.io.nifti import SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
 from fheat.system.errors import BadInput
+from fheat.system.files import read_capped
 
 _COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the file was written"
@@ -59,7 +60,7 @@ def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
     try:
         if (size := file.stat().st_size) > limit:
             raise BadInput(file, f"has {size:,} bytes, over the limit of {limit:,}", "raise the limit if it is meant")
-        stream = io.BytesIO(file.read_bytes())
+        stream = io.BytesIO(read_capped(file, limit))
         header = nrrd.read_header(stream)
         shape, kind = _grid(file, header, limit)
         return Volume(_voxels(file, header, stream, shape, kind), _affine(file, header))

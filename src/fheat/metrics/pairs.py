@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 from fheat.system.text import printable
 
 ENDINGS: Final = (".nii.gz", ".nii")
@@ -107,7 +108,7 @@ def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
 
 def _read_labels(file: Path) -> dict[str, tuple[int, ...]]:
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_capped(file, TABLE_LIMIT))
     except (ValueError, RecursionError) as error:
         raise BadInput(file, f"is not JSON ({error})", _REMEDY) from None
     stated = content.get("labels") if isinstance(content, dict) else None

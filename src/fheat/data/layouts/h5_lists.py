@@ -11,6 +11,7 @@ from typing import Final
 from fheat.data.case import Case, Dataset, Spacing
 from fheat.data.layouts.common import inside
 from fheat.system.errors import BadInput
+from fheat.system.files import read_capped
 
 NAME: Final = "h5 lists"
 
@@ -80,10 +81,8 @@ def _names(path: Path) -> list[tuple[str, str]]:
     """Return (split, name) for each line that is not empty, without a final `.h5` and anything after a comma."""
     names = []
     for split, file in _lists(path).items():
-        if file.stat().st_size > _LIST_LIMIT:
-            raise BadInput(file, f"is larger than {_LIST_LIMIT:,} bytes", "check that it is a list of names")
         try:
-            lines = file.read_text("utf-8").splitlines()
+            lines = read_capped(file, _LIST_LIMIT).decode().splitlines()
         except UnicodeDecodeError as error:
             raise BadInput(file, f"is not text ({error})", "write one case name per line") from None
         for number, line in enumerate(lines, start=1):
