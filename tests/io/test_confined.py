@@ -14,7 +14,8 @@ import pytest
 
 from fheat import BadInput
 from fheat.io import Volume, child, confined, parse_volume, read_series, read_volume, trusting, write_nifti
-from fheat.io.confined import ConfinedReader, is_trusting, read_confined
+from fheat.io.confined import ConfinedReader, read_confined
+from fheat.system.trust import VARIABLE, is_trusting
 
 LIMIT = 2**30
 
@@ -122,7 +123,7 @@ def test_a_relative_path_starts_from_where_this_process_is(tmp_path, monkeypatch
 
 def test_trusted_files_are_read_here(tmp_path, monkeypatch):
     path = saved(tmp_path / "a.nii.gz")
-    monkeypatch.delenv(confined.TRUST, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("fheat.io.read_confined", lambda *_: pytest.fail("another process was asked"))
     with trusting():
         assert is_trusting()

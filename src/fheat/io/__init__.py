@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fheat.io.confined import is_trusting, read_confined
-from fheat.io.confined import trusting as trusting
+from fheat.io.confined import read_confined
 from fheat.io.nifti import SIZE_LIMIT
 from fheat.io.nifti import read_nifti as read_nifti
 from fheat.io.nifti import write_nifti as write_nifti
 from fheat.io.volume import Volume as Volume
 from fheat.io.volume import geometry_fault
 from fheat.system.errors import BadInput
+from fheat.system.trust import is_trusting
+from fheat.system.trust import trusting as trusting
 
 if TYPE_CHECKING:
     from fheat.io.dicom import Series

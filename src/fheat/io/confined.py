@@ -16,7 +16,7 @@ import threading
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from fheat.io import child
 from fheat.system.errors import BadInput
 
-TRUST: Final = "FHEAT_TRUST"
-"""Environment variable that is 1 where files are read in this process, and in those that it starts."""
 TIMEOUT: Final = 120.0
 """Time to read one file, in seconds, without the time that its bytes take."""
 SLOWEST: Final = 4 * 2**20
@@ -44,29 +42,6 @@ _COPY_AGAIN: Final = "copy it again from its source"
 _WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, DeprecationWarning, FutureWarning)}
 """Classes of warnings that come over from the process as what they are; others become `UserWarning`."""
 Kind = Literal["volume", "h5"]
-
-
-@contextlib.contextmanager
-def trusting(trust: bool = True) -> Iterator[None]:
-    """Read scans in this process inside the `with` block, at full speed: for files of one's own. False changes nothing.
-
-    It holds for all threads, and for processes that are started in the block. HDF5 files are not affected.
-    """
-    before = os.environ.get(TRUST)
-    if trust:
-        os.environ[TRUST] = "1"
-    try:
-        yield
-    finally:
-        if trust and before is None:
-            os.environ.pop(TRUST, None)
-        elif before is not None:
-            os.environ[TRUST] = before
-
-
-def is_trusting() -> bool:
-    """Return whether scans are read in this process."""
-    return os.environ.get(TRUST) == "1"
 
 
 @dataclass(frozen=True)

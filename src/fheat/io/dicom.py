@@ -133,13 +133,13 @@ def one_line(value: object) -> str:
 
 def holds_dicom(folder: Path) -> bool:
     """Return whether a folder has a file with the DICM mark, which `read_dicom` would read as a slice."""
-    return any(_is_marked(file) for file in _candidates(folder))
+    return any(file.is_file() and _is_marked(file) for file in _candidates(folder))
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Return the files that may be slices: all but hidden files and a DICOMDIR, which has the mark and no image."""
+    """Return what may be a slice: all but hidden files, folders and a DICOMDIR, which has the mark and no image."""
     visible = (file for file in sorted(folder.iterdir()) if not file.name.startswith("."))
-    return [file for file in visible if file.name.upper() != "DICOMDIR" and file.is_file()]
+    return [file for file in visible if file.name.upper() != "DICOMDIR" and not file.is_dir()]
 
 
 def _is_marked(file: Path) -> bool:

@@ -101,7 +101,7 @@ def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
     real = Path(os.path.realpath(reference))
     folder = real if real.is_dir() else real.parent
     for file in (folder / "dataset.json", folder.parent / "dataset.json"):
-        if file.is_file():
+        if os.path.lexists(file):
             return _read_labels(file)
     return None
 
@@ -109,6 +109,8 @@ def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
 def _read_labels(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         content = json.loads(read_capped(file, TABLE_LIMIT))
+    except OSError as error:
+        raise BadInput(file, f"cannot be read ({error.strerror})", _REMEDY) from None
     except (ValueError, RecursionError) as error:
         raise BadInput(file, f"is not JSON ({error})", _REMEDY) from None
     stated = content.get("labels") if isinstance(content, dict) else None

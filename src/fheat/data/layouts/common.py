@@ -50,10 +50,15 @@ def load_json(path: Path) -> Any:
 
 
 def peek_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON object, or an empty mapping if the file is missing or is anything else."""
+    """Return the content of a JSON object, or an empty mapping if the file is missing or holds anything else.
+
+    Raises `BadInput` for what is there and is no file: a layout is not guessed past a named pipe.
+    """
     try:
         content = load_json(path)
     except BadInput:
+        if os.path.lexists(path) and not path.is_file():
+            raise
         return {}
     return content if isinstance(content, dict) else {}
 

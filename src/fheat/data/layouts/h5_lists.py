@@ -4,6 +4,7 @@ The file of a name is searched in a few known locations. The location tells the 
 the class, which the files themselves do not store. A name without a file is still a case, which `check` reports.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,7 +75,7 @@ def read(path: Path) -> Dataset:
 def _lists(path: Path) -> dict[str, Path]:
     """Return the file of each list that exists, by split."""
     candidates = {split: (path / f"{stem}.list", path / f"{stem}.txt") for stem, split in _SPLITS.items()}
-    return {split: file for split, files in candidates.items() for file in files if file.is_file()}
+    return {split: file for split, files in candidates.items() for file in files if os.path.lexists(file)}
 
 
 def _names(path: Path) -> list[tuple[str, str]]:
