@@ -22,7 +22,7 @@ from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, take_out
 from fheat.system.errors import BadInput
-from fheat.system.files import write_folder
+from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
 
 FULL_BELOW = 256
 """Number of elements below which a tensor stays float32: gates, rational coefficients, biases and norms. They are 3 %
@@ -255,11 +255,11 @@ def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        if path.is_dir():
+            raise BadInput(path, "is a folder where a file should be", _GET_AGAIN)
+        return read_capped(path, WEIGHTS_LIMIT if path.name == WEIGHTS else TEXT_LIMIT)
     except FileNotFoundError:
         raise BadInput(path, "is missing", _GET_AGAIN) from None
-    except IsADirectoryError:
-        raise BadInput(path, "is a folder where a file should be", _GET_AGAIN) from None
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ from fheat.methods.registry import DEFAULT_METHOD, method_class
 from fheat.models.start import network_of_start
 from fheat.networks.registry import model_options
 from fheat.system.errors import BadInput
+from fheat.system.files import TEXT_LIMIT, read_capped
 from fheat.system.settings import Section, plain, reason_of, short_names
 from fheat.training.settings import TrainSettings
 
@@ -124,7 +125,7 @@ def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> Tra
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file as it is, or raise `BadInput`."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(read_capped(path, TEXT_LIMIT).decode())
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
