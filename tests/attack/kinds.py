@@ -5,7 +5,7 @@ else follows from the recipe, so that a case can be stored in the corpus and rep
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,7 +47,12 @@ class Made:
     """The files of a case by path below its folder, and the verdict on them."""
 
     files: dict[str, bytes]
-    verdict: Verdict = field(default_factory=lambda: doubtful("nothing is known"))
+    verdict: Verdict
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the files are parsed in the calling process; half of all cases are, the others in a confined one."""
+        return sum(map(sum, self.files.values())) % 2 == 0
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,9 @@ class Tally:
     def add(self, kind: Kind, seed: int, line: Sequence[Any]) -> None:
         """Count one case."""
         index, outcome, details, label, seconds, peak = line
+        if index is None:  # the last word of a worker: what the processes that it had started held
+            self.peak = max(self.peak, peak)
+            return
         self.outcomes[kind.name, outcome] += 1
         self.mutations[kind.name, label] += 1
         self.slowest, self.peak = max(self.slowest, seconds), max(self.peak, peak)
@@ -78,7 +81,7 @@ class Worker:
         self.heard = time.monotonic()
         *complete, self._text = (self._text + part).split(b"\n")
         found = [json.loads(text) for text in complete]
-        self.next += len(found)
+        self.next += sum(line[0] is not None for line in found)
         return found if part else None
 
     def end(self) -> int:
@@ -186,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tally = attack(chosen, shares(chosen, options.cases, options.each), options.seed, workers=options.workers)
     seconds = time.monotonic() - began
     print(table(tally, chosen))
-    print(f"{seconds:.0f} s, slowest case {tally.slowest:.2f} s, peak memory of a process {tally.peak / 2**20:,.0f} MiB")
+    peak = f"peak memory of a process {tally.peak / 2**20:,.0f} MiB"
+    print(f"{seconds:.0f} s, slowest case {tally.slowest:.2f} s, {peak}")
     for failure in tally.failures[:SHOWN]:
         print(json.dumps(failure))
     if options.failures:

@@ -1,12 +1,13 @@
 """The matrix of special files: `python -m tests.attack.special_files [--store FILE]`.
 
-A file that is no plain file (a FIFO, a device, a socket, a loop of links, ...) stands in every place where a verb of the
-program opens a file. Every call must end in time with a documented exit code and one line, and without a traceback. A
-special file as input is never fine; as output it may be replaced by a plain file.
+A file that is no plain file (a FIFO, a device, a socket, a loop of links, ...) stands in every place where a verb of
+the program opens a file. Every call must end in time with a documented exit code and one line, and without a traceback.
+A special file as input is never fine; as output it may be replaced by a plain file.
 """
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -27,8 +28,8 @@ from tests.attack.worker import HEADROOM
 SECONDS = 10.0
 """Longest time of a call on a machine that is not crowded; a verb may import a runtime first."""
 PRELOADED = ("fheat.cli.main", *(f"fheat.cli.{verb}" for verb in ("predict", "evaluate", "train", "sweep", "data")),
-             "fheat.cli.report", "fheat.cli.allocation", "fheat.cli.probe", "fheat.cli.simulate", "fheat.cli.data_check",
-             "fheat.cli.data_prepare", "fheat.cli.data_contrast", "fheat.report.write", "pydicom", "nrrd", "h5py",
+             "fheat.cli.report", "fheat.cli.allocation", "fheat.cli.probe", "fheat.cli.simulate",
+             "fheat.cli.data_check", "fheat.cli.data_prepare", "fheat.cli.data_contrast", "fheat.report.write", "pydicom", "nrrd", "h5py",
              "fheat.training.trainer", "fheat.inference.folder")  # fmt: skip
 
 
@@ -81,7 +82,7 @@ PLACES = (
     *(Place(f"model/{name}", "predict model scan.nii.gz out") for name in ("model.json", "model.safetensors")),
     Place("other", "predict other scan.nii.gz out"),
     *(Place(f"a{ending}", f"predict model a{ending} out") for ending in (".nii", ".nii.gz", ".nrrd", ".h5")),
-    Place("series/b.dcm", "predict model series out"),
+    Place("series/001.dcm", "predict model series out"),
     Place("scans/imagesTr/phantom_0000_0000.nii.gz", "predict model scans/imagesTr out"),
     *(Place(f"scans/{name}", "predict model scans out") for name in DATA[:2]),
     Place("out", "predict model scan.nii.gz out", output=True),
@@ -117,7 +118,7 @@ PLACES = (
     Place("scans/labelsTr/phantom_0000.nii.gz", "probe model --data scans --device cpu"),
     Place("a.json", "simulate --from a.json"),
 )
-TINY = "--network miniature --patch-size 16 16 16 --labelled 1 --method supervised".split()
+TINY = ["--network", "miniature", "--patch-size", "16", "16", "16", "--labelled", "1", "--method", "supervised"]
 
 
 def prepare(root: Path) -> None:
@@ -177,6 +178,7 @@ def _enter(words: list[str], folder: Path, printed: Path) -> None:
     code = 99
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive the matrix
         os.chdir(folder)
         descriptor = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for number, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, descriptor), (2, descriptor)):

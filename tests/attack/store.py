@@ -22,7 +22,7 @@ def store(tally: Tally, kinds: Sequence[Kind], options: Namespace, seconds: floa
         kind.name: {
             "cases": sum(tally.outcomes[kind.name, name] for name in CLASSES),
             "outcomes": {name: tally.outcomes[kind.name, name] for name in CLASSES},
-            "mutations": {label: count for (name, label), count in sorted(tally.mutations.items()) if name == kind.name},
+            "mutations": {label: count for (name, label), count in tally.mutations.items() if name == kind.name},
         }
         for kind in kinds
     }

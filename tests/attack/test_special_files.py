@@ -12,7 +12,8 @@ from tests.forks import Fork
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the special files are those of Linux")
 def test_some_special_files_end_with_documented_codes():
-    code, printed, warned = Fork(main, ["--verbs", "evaluate", "data check", "--specials", "FIFO", "socket"]).outcome(300)
+    words = ["--verbs", "evaluate", "data check", "--specials", "FIFO", "socket"]
+    code, printed, warned = Fork(main, words).outcome(300)
     assert code == 0, printed + warned
 
 

@@ -181,7 +181,7 @@ def _scoring(path: Path, table: Values) -> Scoring:
 
 
 def _points(path: Path, grid: Values, named: int) -> list[dict[str, Any]]:
-    """Return every combination of the values of a grid, the last name running fastest, for this number of named runs."""
+    """Return every combination of the values of a grid, the last name running fastest; each is for all named runs."""
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise _refused(path, f"grid.{name}: takes a list of values, not {values!r}", 'write for example ["a", "b"]')

@@ -12,8 +12,13 @@ from tests.attack.mutators.raw import apply_raw, draw_raw
 from tests.attack.mutators.trees import apply_tree, draw_tree, with_depth
 
 NAMES = ("a", "b", "c")
-NNUNET = {"channel_names": {"0": "MR"}, "labels": {"background": 0, "organ": 1}, "file_ending": ".nii", "numTraining": 3,
-          "unlabelled": ["c"]}  # fmt: skip
+NNUNET = {
+    "channel_names": {"0": "MR"},
+    "labels": {"background": 0, "organ": 1},
+    "file_ending": ".nii",
+    "numTraining": 3,
+    "unlabelled": ["c"],
+}
 SPLITS = {"order": list(NAMES), "validation": ["b"]}
 ENTRIES = [{"image": f"images/{name}.nii", "label": f"labels/{name}.nii"} for name in NAMES]
 MSD = {"training": ENTRIES, "test": ["images/t.nii"], "labels": {"0": "background", "1": "organ"}, "numTraining": 3}
@@ -36,7 +41,8 @@ def _make(recipe: Recipe, folder: Path) -> Made:
     name = {"splits": "splits.json", "datalist": "list.json"}.get(layout, "dataset.json")
     files = {f"data/{name}": content}
     if layout in ("nnunet", "splits"):
-        files |= {f"data/imagesTr/{one}_0000.nii": b"" for one in NAMES} | {f"data/labelsTr/{one}.nii": b"" for one in NAMES}
+        files |= {f"data/imagesTr/{one}_0000.nii": b"" for one in NAMES}
+        files |= {f"data/labelsTr/{one}.nii": b"" for one in NAMES}
     if layout == "splits":
         files["data/dataset.json"] = json.dumps(NNUNET).encode()
     return Made(files, doubtful("any dataset may be meant", layout))

@@ -17,8 +17,10 @@ from tests.attack.mutators.trees import apply_tree, draw_tree, with_depth
 
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 TYPES = ("F8_E4M3", "F8_E5M2", "BF16", "F16", "F64", "I64", "BOOL", "U8", "X99", "F32")
+HEADER_STEPS = ("dtype", "shape", "offsets", "name", "metadata", "length")
 BIG = (
-    {"init_filters": 256}, {"init_filters": 10**6}, {"depth": 10**9}, {"width": 10**9}, {"kan_ratio": 10**7}, {"dropout": 7},
+    {"init_filters": 256}, {"init_filters": 10**6}, {"depth": 10**9}, {"width": 10**9}, {"kan_ratio": 10**7},
+    {"dropout": 7},
 )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def _with_header(weights: bytes, step: list[Any]) -> bytes:
 
 def _make_weights(recipe: Recipe, folder: Path) -> Made:
     weights, description = base()
-    structured = [step for step in recipe["steps"] if step[0] in ("dtype", "shape", "offsets", "name", "metadata", "length")]
+    structured = [step for step in recipe["steps"] if step[0] in HEADER_STEPS]
     changed = _with_header(weights, structured[0]) if structured else apply_raw(weights, recipe["steps"])
     text = _text(description)
     verdict: Verdict = healthy(True)

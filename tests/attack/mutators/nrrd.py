@@ -26,7 +26,10 @@ VALUES = {
         "(1,0,0) (0,2,0) (0,0,3)", "1 0 0 0 1 0 0 0 1", "",
     ),
     "space origin": ("(0,0,0)", "(nan,0,0)", "(inf,0,0)", "(0,0)", "0 0 0", "(1e300,0,0)", "", "(1,2,3) (4,5,6)"),
-    "space units": ('"mm" "mm" "mm"', '"cm" "cm" "cm"', '"um" "um" "um"', '"m" "m" "m"', '"mm" "cm" "mm"', '"furlong" "mm" "mm"', "mm"),
+    "space units": (
+        '"mm" "mm" "mm"', '"cm" "cm" "cm"', '"um" "um" "um"', '"m" "m" "m"', '"mm" "cm" "mm"',
+        '"furlong" "mm" "mm"', "mm",
+    ),
     "spacings": ("1 1 1", "2 2 2", "nan nan nan"),
     "kinds": ("domain domain domain", "vector domain domain", "list", "complex domain domain"),
     "space dimension": ("3", "4"),
@@ -112,7 +115,9 @@ def _lines(fields: list[list[str]], steps: list[list[Any]]) -> list[str]:
             fields = [[field.upper(), value] for field, value in fields]
     lines = [f"{field}: {value}" for field, value in fields]
     names = {step[0] for step in steps}
-    return [*(["# a comment: with a colon"] if "comment" in names else []), *lines, *(["key:=value"] if "pair" in names else [])]
+    before = ["# a comment: with a colon"] if "comment" in names else []
+    after = ["key:=value"] if "pair" in names else []
+    return [*before, *lines, *after]
 
 
 def _make(recipe: Recipe, folder: Path) -> Made:

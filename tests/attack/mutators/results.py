@@ -75,6 +75,4 @@ def _read(ending: str):  # type: ignore[no-untyped-def]
     return read
 
 
-KINDS = tuple(
-    Kind(f"scores.{ending}", _draw(ending), _make, _read(ending), weight=2) for ending in ("json", "csv")
-)
+KINDS = tuple(Kind(f"scores.{ending}", _draw(ending), _make, _read(ending), weight=2) for ending in ("json", "csv"))

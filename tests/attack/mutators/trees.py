@@ -1,13 +1,13 @@
-"""Mutations of nested tables and lists, for JSON and TOML: other values, missing, renamed and doubled entries, depth."""
+"""Mutations of nested tables and lists, for JSON and TOML: other values, lost, renamed and doubled entries, depth."""
 
 import copy
 from random import Random
 from typing import Any
 
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 10**12, -(10**9), 2**63, 2**70, 10**30, 1.5, -0.0, 1e308, "inf", "nan", "", " ", "none",
-    "../../outside", "/etc/hostname", "a\0b", "\x1b[31mred", "naïve ☃", "x" * 5000, [], [[]], {}, [1, 2, 3], ["a"], {"a": 1},
-    "1", "fheat_seg", [1e9], "\ud800", [0] * 300,
+    None, True, False, 0, -1, 1, 2, 10**12, -(10**9), 2**63, 2**70, 10**30, 1.5, -0.0, 1e308, "inf", "nan", "", " ",
+    "none", "../../outside", "/etc/hostname", "a\0b", "\x1b[31mred", "naïve ☃", "x" * 5000, [], [[]], {}, [1, 2, 3],
+    ["a"], {"a": 1}, "1", "fheat_seg", [1e9], "\ud800", [0] * 300,
 )  # fmt: skip
 """Values that are unusual somewhere. The texts `inf` and `nan` become such numbers half of the time."""
 STEPS = ("value", "delete", "rename", "extra", "deep", "list", "double")

@@ -1,6 +1,7 @@
 """A DICOM series of single-frame grey images in Explicit VR Little Endian, read from the standard (PS3.3, PS3.5).
 
-Only files that hold exactly the elements of a plain image are judged; whatever else a mutation made of them is doubtful.
+Only files that hold exactly the elements of a plain image are judged; whatever else a mutation made of them is
+doubtful.
 """
 
 import re
@@ -34,7 +35,7 @@ SAME = (0x0020000E, 0x00280010, 0x00280011, 0x00200052)
 
 
 def parse(content: bytes) -> Elements | None:
-    """Return the elements of a file in order, or None where it is not the plain sequence of elements that it should be."""
+    """Return the elements of a file in order, or None where it is not the plain sequence of elements it should be."""
     if content[:132] != bytes(128) + b"DICM":
         return None
     elements: Elements = {}
@@ -115,7 +116,8 @@ def _stack(images: list[dict[str, Any]]) -> Verdict:
     for name in ("spacing", "cosines"):
         apart = max(np.abs(image[name] - first[name]).max() for image in images)
         if apart > 0:
-            return contradiction(f"{name} differs between slices") if apart > 0.01 else doubtful(f"{name} differs a bit")
+            reason = f"{name} differs between slices"
+            return contradiction(reason) if apart > 0.01 else doubtful(reason)
     normal = np.cross(*first["cosines"])
     images = sorted(images, key=lambda image: float(image["position"] @ normal))
     positions = np.array([image["position"] for image in images])

@@ -19,7 +19,8 @@ FIELDS_1 = {
     "vox_offset": (108, "f"), "scl_slope": (112, "f"), "scl_inter": (116, "f"), "slice_end": (120, "h"),
     "slice_code": (122, "B"), "xyzt_units": (123, "B"), "cal": (124, "2f"), "slice_duration": (132, "f"),
     "toffset": (136, "f"), "gl": (140, "2i"), "qform_code": (252, "h"), "sform_code": (254, "h"),
-    "quatern": (256, "3f"), "qoffset": (268, "3f"), "srow": (280, "12f"), "magic": (344, "4s"), "extension": (348, "4B"),
+    "quatern": (256, "3f"), "qoffset": (268, "3f"), "srow": (280, "12f"), "magic": (344, "4s"),
+    "extension": (348, "4B"),
 }  # fmt: skip
 FIELDS_2 = {
     "sizeof_hdr": (0, "i"), "magic": (4, "8s"), "datatype": (12, "h"), "bitpix": (14, "h"), "dim": (16, "8q"),
@@ -69,7 +70,7 @@ def judge(content: bytes) -> Verdict:
 
 
 def inflate(content: bytes, limit: int = 2**20) -> bytes | Verdict:
-    """Return what a gzip file unpacks to, or the verdict on a stream that is damaged or unpacks to more than `limit`."""
+    """Return what a gzip file unpacks to, or the verdict on one that is damaged or unpacks to more than `limit`."""
     parts, rest = [], content
     while True:
         packer = zlib.decompressobj(wbits=31)

@@ -1,4 +1,4 @@
-"""NRRD with attached data, raw or gzip, read from the specification: what does this file say, does it contradict itself?
+"""NRRD with attached data, raw or gzip, read from the specification: what does the file say, does it agree with itself?
 
 Source: "Definition of NRRD File Format", teem.sourceforge.net/nrrd/format.html.
 """
@@ -32,8 +32,10 @@ SIGNS = {
 }  # fmt: skip
 MILLIMETRES = {"mm": 1.0, "millimeter": 1.0, "cm": 10.0, "m": 1000.0, "um": 0.001, "": 1.0}
 ELSEWHERE = ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip")
-IGNORED = ("content", "kinds", "centers", "centerings", "labels", "min", "max", "old min", "old max", "sample units",
-           "thicknesses", "number", "block size", "measurement frame", "oldmin", "oldmax", "sampleunits", "blocksize")  # fmt: skip
+IGNORED = (
+    "content", "kinds", "centers", "centerings", "labels", "min", "max", "old min", "old max", "sample units",
+    "thicknesses", "number", "block size", "measurement frame", "oldmin", "oldmax", "sampleunits", "blocksize",
+)  # fmt: skip
 USED = ("dimension", "type", "sizes", "encoding", "endian", "space", "space directions", "space origin", "space units")
 
 
