@@ -29,8 +29,8 @@ SECONDS = 10.0
 """Longest time of a call on a machine that is not crowded; a verb may import a runtime first."""
 PRELOADED = ("fheat.cli.main", *(f"fheat.cli.{verb}" for verb in ("predict", "evaluate", "train", "sweep", "data")),
              "fheat.cli.report", "fheat.cli.allocation", "fheat.cli.probe", "fheat.cli.simulate",
-             "fheat.cli.data_check", "fheat.cli.data_prepare", "fheat.cli.data_contrast", "fheat.report.write", "pydicom", "nrrd", "h5py",
-             "fheat.training.trainer", "fheat.inference.folder")  # fmt: skip
+             "fheat.cli.data_check", "fheat.cli.data_prepare", "fheat.cli.data_contrast", "fheat.report.write",
+             "pydicom", "nrrd", "h5py", "fheat.training.trainer", "fheat.inference.folder")  # fmt: skip
 
 
 def _socket(path: Path) -> None:

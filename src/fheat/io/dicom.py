@@ -6,7 +6,6 @@ has no checksum, so a flipped bit in the pixels cannot be noticed; every number 
 on is checked.
 """
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,6 +34,10 @@ _ANGLE: Final = 2e-3
 """Sine of the largest angle that counts as rounding, 0.11 degrees; a tilted gantry has more."""
 _GAP: Final = 0.01
 """Tolerance of slice distances, as a fraction of the distance and in millimetres; the larger of the two counts."""
+_PREAMBLE: Final = 132
+"""Number of bytes before the first element, which end with the DICM mark."""
+_LARGEST_META: Final = 2**20
+"""Number of bytes within which the elements that name the transfer syntax must lie."""
 _DEFLATED: Final = "1.2.840.10008.1.2.1.99"
 """Transfer syntax of deflated files."""
 _COPY_AGAIN: Final = "copy it again from its source"
@@ -202,10 +205,13 @@ def _header(file: Path, limit: int) -> "Dataset":
 
 def _meta_information(file: Path) -> "Dataset":
     """Return the first part of a header, which names the transfer syntax."""
-    from pydicom.filereader import read_file_meta_info
+    from pydicom.filereader import read_dataset
 
     with open_regular(file) as stream:
-        return read_file_meta_info(os.dup(stream.fileno()))  # type: ignore[arg-type] # it closes what it is given
+        # From memory, as all else: a damaged length field then asks for no more than there is.
+        content = BytesIO(stream.read(_LARGEST_META))
+    content.seek(_PREAMBLE)
+    return read_dataset(content, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
 
 
 def _check_one_series(folder: Path, headers: dict[Path, "Dataset"]) -> None:

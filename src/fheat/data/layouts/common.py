@@ -150,8 +150,10 @@ def cases_of(
     """
     cases = []
     for number, entry in enumerate(entries):
-        entry = Entry(image=entry) if isinstance(entry, str) else entry
         where = f"{field}.{number}"
+        if entry == "":
+            raise BadInput(source, f"field {where} is empty", "name the image")
+        entry = Entry(image=entry) if isinstance(entry, str) else entry
         images = tuple(
             inside(source.parent, text, source=source, field=f"{where}.image", absolute=absolute)
             for text in entry.images

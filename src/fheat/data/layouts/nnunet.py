@@ -56,7 +56,7 @@ def read(path: Path) -> Dataset:
     source, splits = path / "dataset.json", path / "splits.json"
     stated = describe(_DatasetJson, source, load_json(source))
     if stated.file_ending not in ENDINGS:
-        raise BadInput(source, f"field file_ending is {stated.file_ending!r}", f"use one of {', '.join(ENDINGS)}")
+        raise BadInput(source, f"field file_ending is {stated.file_ending[:40]!r}", f"use one of {', '.join(ENDINGS)}")
     chosen = describe(_Splits, splits, load_json(splits)) if os.path.lexists(splits) else _Splits()
     held_out, rank = chosen.validation, {name: index for index, name in enumerate(chosen.order)}
     endings = (stated.file_ending,)
