@@ -184,7 +184,9 @@ def _points(path: Path, grid: Values, named: int) -> list[dict[str, Any]]:
     """Return every combination of the values of a grid, the last name running fastest; each is for all named runs."""
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise _refused(path, f"grid.{name}: takes a list of values, not {values!r}", 'write for example ["a", "b"]')
+            raise _refused(
+                path, f"grid.{name}: takes a list of values, not {repr(values)[:40]}", 'write for example ["a", "b"]'
+            )
     if not grid:
         raise _refused(path, "grid: is empty", "name a setting and a list of its values")
     if (count := named * math.prod(len(values) for values in grid.values())) > MOST_RUNS:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fheat.io.confined import read_confined
-from fheat.io.nifti import SIZE_LIMIT
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.nifti import read_nifti as read_nifti
 from fheat.io.nifti import write_nifti as write_nifti
 from fheat.io.volume import Volume as Volume

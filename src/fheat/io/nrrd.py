@@ -93,6 +93,8 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
     lines: list[bytes] = []
     left = _LARGEST_HEADER
     while line := file.readline(left):
+        if not line.isascii() and not line.startswith(b"#") and b":=" not in line:
+            raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", _CHECK)
         lines.append(line)
         left -= len(line)
         if not line.strip():

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,10 +24,6 @@ DEFINITIONS: Final = {
 }
 
 
-Distance = Annotated[float, Field(ge=0, le=1e9)]
-"""A distance in millimetres or voxels; the square of a larger one, in a standard deviation, could overflow."""
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -39,10 +35,10 @@ class Line(_Strict):
     label: str = Field(min_length=1, alias="class")
     dice: float = Field(ge=0, le=1)
     jaccard: float = Field(ge=0, le=1)
-    hd95: Distance | None
-    hd95_max: Distance | None
-    asd: Distance | None
-    assd: Distance | None
+    hd95: float | None = Field(ge=0)
+    hd95_max: float | None = Field(ge=0)
+    asd: float | None = Field(ge=0)
+    assd: float | None = Field(ge=0)
     surface_dice: float | None = Field(ge=0, le=1)
     kind: PairKind
 
@@ -51,7 +47,7 @@ class CsvLine(Line):
     """A row of a CSV file, which repeats the unit and the tolerance."""
 
     unit: Unit
-    tolerance: Distance
+    tolerance: float = Field(ge=0)
 
 
 class JsonFile(_Strict):
@@ -62,7 +58,7 @@ class JsonFile(_Strict):
     prediction: str
     reference: str
     unit: Unit
-    tolerance: Distance
+    tolerance: float = Field(ge=0)
     definitions: dict[str, str]
     rows: list[Line]
     summary: dict[str, Any]

@@ -46,7 +46,11 @@ def open_dataset(folder: str | Path) -> Dataset:
     Raises `BadInput` if the folder is empty, if no layout recognises it, or if a description is malformed.
     """
     path = Path(folder)
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:  # no file can have such a name
+        raise BadInput(str(path)[:80], f"cannot be read ({error.strerror})", "give the folder of a dataset") from None
+    if not exists:
         raise BadInput(path, "does not exist", "give the folder of a dataset or a datalist file")
     if path.name == "dataset.json":
         path = path.parent
