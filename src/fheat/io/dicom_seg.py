@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.content import SIZE_LIMIT
+from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.files import read_capped, write_file
