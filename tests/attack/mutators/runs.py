@@ -49,6 +49,8 @@ def _make_checkpoint(recipe: Recipe, folder: Path) -> Made:
         verdict = doubtful("only spaces differ", 20) if content != files[name] else healthy(20)
     else:
         verdict = healthy(newest)
+    if name.endswith(".json") and b'"seal"' in files[name] and b'"seal"' not in content:
+        verdict = doubtful("without its seal it looks like one of an older version")
     return Made({**files, name: content}, verdict)
 
 
