@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow demo lint fit bench figures docs lock sbom clean
+.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom clean
 
 install: $(READY)
 
@@ -28,6 +28,17 @@ test: lint
 
 slow: $(READY)
 	$(PYTEST) -m slow
+
+N ?= 20000
+SEED ?= 0
+RESULTS := benchmarks/results
+
+# make attack N=200000 STORE=1: hostile files; STORE=1 keeps the counts for docs/trust.md.
+attack: $(READY)
+	$(BIN)/python -m tests.attack $(N) --seed $(SEED) $(if $(STORE),--store $(RESULTS)/attack-cpu.json)
+
+special-files: $(READY)
+	$(BIN)/python -m tests.attack.special_files $(if $(STORE),--store $(RESULTS)/special-files-cpu.json)
 
 lint: $(READY)
 	$(BIN)/python tools/check_pins.py

@@ -153,3 +153,41 @@ def test_training_data_and_verbs_know_no_method_by_name(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fheat.methods"):
             assert node.module in shared, f"{path.name} imports {node.module}"
+
+
+# Files that are opened without `fheat.system.files.open_regular` or `read_capped`, and why that is safe.
+OPENED = {
+    "cli/main.py: os.open": "the null device",
+    "data/recipes/split.py: read_text": "a file of this package",
+    "experiments/local.py: open": "the log of a worker, which this process has just created",
+    "experiments/minutes.py: read_text": "a file of this package",
+    "experiments/on_ray.py: open": "writes the log of a worker",
+    "experiments/records.py: read_text": "a file of this package",
+    "inference/memory.py: read_text": "a file of the system",
+    "io/child.py: os.open": "the null device",
+    "io/h5.py: h5py.File": "only in the confined process, and after open_regular",
+    "studies/inside/record.py: np.load": "bytes in memory",
+    "system/claims.py: open": "creates a claim; files of the system",
+    "system/files.py: open": "creates files",
+    "system/files.py: os.open": "open_regular itself; flushes a folder",
+    "system/machine.py: open": "a file of the system",
+    "system/plugins.py: read_text": "the metadata of an installed package",
+    "training/run_folder.py: open": "appends to the log, after rewind_log has read it",
+}
+OPENERS = re.compile(
+    r"(?:(?:os|io|gzip|bz2|lzma|tarfile|zipfile)\.open|open|.*\.(?:read_text|read_bytes)|np\.(?:load|loadtxt|genfromtxt"
+    r"|fromfile|memmap)|nibabel\.load|safe_open|load_file|h5py\.File|nrrd\.read|dcmread|pydicom\.dcmread)"
+)
+
+
+def openers(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and OPENERS.fullmatch(name := ast.unparse(node.func)):
+            in_memory = node.args and ast.unparse(node.args[0]).startswith("BytesIO(")
+            if not (name.endswith("dcmread") and in_memory):
+                yield f"{path.relative_to(SOURCE).as_posix()}: {re.sub(r'.*[.](?=read_)', '', name)}"
+
+
+def test_files_are_opened_in_one_place():
+    """What blocks, has no end, or is larger than its kind can be is refused where `fheat.system.files` opens it."""
+    assert {found for path in FILES for found in openers(path)} == OPENED.keys()

@@ -285,7 +285,7 @@ def test_what_no_layout_knows(tmp_path):
     assert "does not exist" in refusal(tmp_path / "nowhere")
     for text in ("[1, 2]", "{", "\udcff", "[" * 100_000, "7"):
         (tmp_path / "dataset.json").write_bytes(text.encode(errors="surrogateescape"))
-        assert "has no known layout" in refusal(tmp_path)
+        assert ("has no known layout" if text in ("[1, 2]", "7") else "is not JSON") in refusal(tmp_path)
     touch(tmp_path, "scan.txt")
     assert "has no known layout" in refusal(tmp_path / "scan.txt")
 
@@ -432,3 +432,18 @@ def test_grids_differ_from_rounding_on(tmp_path):
     assert field(lambda a: a.__setitem__((1, 3), 1.0)) == "origin"
     assert field(lambda a: a.__setitem__((0, 0), -0.5)) == "orientation"
     assert field(lambda a: a.__setitem__((slice(3), slice(3)), turn @ a[:3, :3])) == "orientation"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 20_000])
+def test_a_damaged_dataset_json_is_refused_not_passed_over(tmp_path, content):
+    """Without it the folder would be read as plain images and labels, and what it declares unlabelled would be lost."""
+    for folder in ("imagesTr", "labelsTr"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.nii").touch()
+    (tmp_path / "dataset.json").write_bytes(content)
+    assert "is not JSON" in refused(open_dataset, tmp_path).reason
+
+
+def test_an_empty_name_in_a_list_is_refused(tmp_path):
+    (tmp_path / "dataset.json").write_text('{"training": [{"image": "a.nii"}], "test": [""]}')
+    assert "test.0 is empty" in refused(open_dataset, tmp_path).reason

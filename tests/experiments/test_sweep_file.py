@@ -182,3 +182,8 @@ def test_a_file_without_data_or_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "sweep.toml").write_text("[grid\n")
     assert "is not TOML" in str(refused(read_sweep, tmp_path / "sweep.toml"))
     assert "cannot be read" in str(refused(read_sweep, tmp_path / "nothing.toml"))
+
+
+def test_a_grid_of_astronomical_size_is_refused_before_it_is_listed(sweep_of):
+    grid = {"seed": list(range(1000)), "iterations": list(range(1, 1001)), "labelled": list(range(1, 1001))}
+    assert "plans 1,000,000,000 runs" in refused(sweep_of, {"grid": grid}).reason

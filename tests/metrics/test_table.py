@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import fheat
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Scores, evaluate_labels
+from fheat.metrics.statistics import moments
 from fheat.metrics.table import KINDS, ScoreRow, Table
 from fheat.system.errors import BadInput
 
@@ -339,3 +340,10 @@ def test_unreadable_files_are_refused(tmp_path):
 
 def test_every_metric_is_either_overlap_or_needs_surfaces():
     assert ("dice", "jaccard", *NEEDS_SURFACES) == METRICS
+
+
+def test_moments_of_the_largest_numbers_are_numbers():
+    """A table from outside may hold any distance; 1e308 once ended the summary with an OverflowError."""
+    found = moments([1e308, 0.0, 1.7e308])
+    assert found.mean == pytest.approx(0.9e308)
+    assert found.sd == pytest.approx(8.544e307, rel=1e-3)

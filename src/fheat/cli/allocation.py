@@ -79,6 +79,8 @@ class AllocationOptions:
     """Folder for the figures (SVG, maps as PNG), and for analysis.json and attention-maps.npz to draw them again."""
     stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
     """An analysis.json from which the figures are drawn again, with the maps beside it; no network and data needed."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of a table."""
 

@@ -29,6 +29,8 @@ class Check:
     """Dataset folder in a known layout (docs/data.md lists them), or a MONAI datalist."""
     workers: int = WORKERS
     """Number of cases that are read at the same time."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of a table."""
 

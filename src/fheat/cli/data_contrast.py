@@ -51,6 +51,8 @@ class ContrastOptions:
     """Folder for the figure (SVG), and for contrast.json with all its numbers."""
     stored: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FILE")] = None
     """A contrast.json from which the figure is drawn again; no data needed."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of a table."""
 

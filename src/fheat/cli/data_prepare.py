@@ -43,6 +43,8 @@ class Prepare:
     """Axes, of x, y, z, along which the stored labels are flipped (pancreas)."""
     workers: int = 1
     """Number of processes; the result does not depend on it."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of text."""
 

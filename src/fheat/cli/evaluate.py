@@ -43,6 +43,8 @@ class Evaluate:
     """Predicted mask or folder of masks; or the first file of results."""
     reference: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REF")]
     """Reference mask or folder; or the second file of results."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of a table."""
     csv: Path | None = None

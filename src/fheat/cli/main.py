@@ -13,6 +13,7 @@ from typing import Final
 
 from fheat import __version__
 from fheat.system.errors import BadInput
+from fheat.system.trust import trusting
 
 VERBS: Final = {
     "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",
@@ -83,7 +84,8 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in VERBS:
         return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see '{program()} --help'", 2)
-    import_module(f"fheat.cli.{words[0]}").run(words[1:])
+    with trusting("--trust" in words):  # verbs without this option refuse it
+        import_module(f"fheat.cli.{words[0]}").run(words[1:])
     sys.stdout.flush()
     return 0
 

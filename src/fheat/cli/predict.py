@@ -90,6 +90,8 @@ class Predict:
     """With --engine ray, number of workers on each GPU, or on the processors of each machine; by default 1."""
     address: str | None = None
     """Address of the Ray cluster; by default the one that this machine is part of, else one that is started here."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print run.json instead of a line per scan."""
 

@@ -58,6 +58,8 @@ class ProbeOptions:
     """Seed of the crops and of dropout."""
     device: str | None = None
     """cpu or cuda; a GPU where there is one."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of a table."""
     out: Path | None = None

@@ -33,6 +33,8 @@ class ReportOptions:
     """Number of validation scans that are segmented and shown."""
     inside: bool = False
     """Run the network over all validation scans as well, to show what its bottom blocks add and where it attends."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print the path of the report as JSON."""
 

@@ -58,6 +58,8 @@ class Reproduce:
     """cpu, cuda for all GPUs, or cuda:1; GPUs where there are any."""
     list: bool = False
     """Show the state and the cost of every item, and run nothing."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print JSON instead of tables."""
 

@@ -49,6 +49,8 @@ class Sweep:
     """cpu, cuda for all GPUs, or cuda:1; GPUs where there are any."""
     list: bool = False
     """Show the state of each run, and do nothing."""
+    trust: bool = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: bool = False
     """Print the table as JSON."""
 

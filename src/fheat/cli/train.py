@@ -66,6 +66,8 @@ class Train:
     """Go on with the run in --out; it knows its settings. With --iterations it becomes longer, or ends earlier."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE", help_behavior_hint="")] = None
     """Device to train on, cpu or cuda; a GPU where there is one."""
+    trust: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Print the outcome as JSON."""
 

@@ -28,7 +28,7 @@ from fheat.metrics.table import Table
 from fheat.models.folder import read_manifest
 from fheat.models.start import start_folder
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import TABLE_LIMIT, open_regular, read_capped, write_file
 from fheat.system.machine import machine
 from fheat.system.progress import Progress, silent
 from fheat.training.checkpoints import MAY_CHANGE, flattened
@@ -196,7 +196,7 @@ def perform(
 def read_outcome(path: Path) -> Outcome:
     """Read an `outcome.json`, or raise `BadInput`."""
     try:
-        return Outcome.model_validate_json(path.read_bytes())
+        return Outcome.model_validate_json(read_capped(path, TABLE_LIMIT))
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path") from None
     except ValidationError as error:
@@ -238,5 +238,6 @@ def _content(path: Path | None) -> str | None:
 @cache
 def _hashed(file: Path, changed: int) -> str:
     """Return the hash of a file, which is read again if the time at which it was `changed` is another one."""
-    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as content:
+    with open_regular(file) as stored:
+        content = gzip.GzipFile(fileobj=stored) if file.suffix == ".gz" else stored
         return hashlib.file_digest(content, "sha256").hexdigest()

@@ -16,6 +16,7 @@ name = "two-fold"
 network.kan_ratio = 2
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +43,8 @@ CHOICES: Final = ("data.folder", "network.name", "method.name")
 """Settings that decide which other settings there are, or what their defaults are."""
 SEED: Final = "schedule.seed"
 NOT_GIVEN: Final = object()
+MOST_RUNS: Final = 1000
+"""Runs that one file may plan; a few long lists in a grid would ask for more than there are atoms."""
 Values = Mapping[str, Any]
 
 
@@ -100,7 +103,7 @@ def read_sweep(path: str | Path) -> Sweep:
     named = _named_runs(path, content.get("run", []))
     if "grid" not in content and not named:
         raise BadInput(path, "plans no run: it has neither [grid] nor [[run]]", "add one of them")
-    points = _points(path, grid) if "grid" in content else [{}]
+    points = _points(path, grid, len(named) or 1) if "grid" in content else [{}]
     differ = [name for name, values in grid.items() if len(values) > 1]
     short = labels(differ)
     runs = []
@@ -203,13 +206,17 @@ def _scoring(path: Path, table: Values) -> Scoring:
         raise _refused(path, f"scoring.{reason}", f"[scoring] has {', '.join(Scoring.model_fields)}") from None
 
 
-def _points(path: Path, grid: Values) -> list[dict[str, Any]]:
-    """Return every combination of the values of a grid, the last name running fastest."""
+def _points(path: Path, grid: Values, named: int) -> list[dict[str, Any]]:
+    """Return every combination of the values of a grid, the last name running fastest; each is for all named runs."""
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise _refused(path, f"grid.{name}: takes a list of values, not {values!r}", 'write for example ["a", "b"]')
+            raise _refused(
+                path, f"grid.{name}: takes a list of values, not {repr(values)[:40]}", 'write for example ["a", "b"]'
+            )
     if not grid:
         raise _refused(path, "grid: is empty", "name a setting and a list of its values")
+    if (count := named * math.prod(len(values) for values in grid.values())) > MOST_RUNS:
+        raise _refused(path, f"grid: plans {count:,} runs, over the limit of {MOST_RUNS:,}", "give fewer values")
     return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 

@@ -9,7 +9,8 @@ from html import unescape
 from pathlib import Path
 
 from fheat.figures.page import figure, planes
-from fheat.system.files import write_file
+from fheat.system.errors import BadInput
+from fheat.system.files import TEXT_LIMIT, read_capped, write_file
 
 CAPTIONS = "captions.json"
 _FIGURE = re.compile(r"<figure>\n(.*?)\n<figcaption>(.*?)</figcaption>\n</figure>", re.S)
@@ -48,8 +49,9 @@ def save_figures(content: str, folder: Path) -> list[Path]:
 def _written_before(folder: Path) -> set[str]:
     """Return the names of the SVG and PNG files that `captions.json` of a folder lists; other names are ignored."""
     try:
-        names = set(json.loads((folder / CAPTIONS).read_bytes()))
+        names = set(json.loads(read_capped(folder / CAPTIONS, TEXT_LIMIT)))
     except (
+        BadInput,
         OSError,
         ValueError,
         TypeError,

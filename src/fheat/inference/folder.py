@@ -21,7 +21,8 @@ from fheat.data.inputs import scans_at
 from fheat.data.read import read_image
 from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.predictor import MaskFormat, Predictor
-from fheat.io.dicom import Series, read_dicom
+from fheat.io import read_series
+from fheat.io.dicom import Series
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
@@ -254,7 +255,7 @@ def attempt(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatch
 def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher) -> SegmentedScan:
     """Read, segment and write one scan."""
     begin = time.perf_counter()
-    source = read_dicom(case.images[0]) if case.images[0].is_dir() else read_image(case)
+    source = read_series(case.images[0]) if masks.format == "seg" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
     workload = _workload(predictor, scan)

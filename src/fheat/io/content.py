@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from fheat.system.errors import BadInput
+from fheat.system.files import open_regular
 
 SIZE_LIMIT: Final = 8 * 2**30
 """Largest number of bytes of voxels, unless the caller gives another limit."""
@@ -86,9 +87,7 @@ class Content:
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading; whatever goes wrong while it is read and parsed becomes a `BadInput`."""
     try:
-        if path.is_dir():
-            raise BadInput(path, "is a folder", "give the file in it")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             yield file
     except (BadInput, MemoryError):
         raise

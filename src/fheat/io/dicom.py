@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
 from fheat.system.errors import BadInput
+from fheat.system.files import open_regular, read_capped
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -33,6 +34,10 @@ _ANGLE: Final = 2e-3
 """Sine of the largest angle that counts as rounding, 0.11 degrees; a tilted gantry has more."""
 _GAP: Final = 0.01
 """Tolerance of slice distances, as a fraction of the distance and in millimetres; the larger of the two counts."""
+_PREAMBLE: Final = 132
+"""Number of bytes before the first element, which end with the DICM mark."""
+_LARGEST_META: Final = 2**20
+"""Number of bytes within which the elements that name the transfer syntax must lie."""
 _DEFLATED: Final = "1.2.840.10008.1.2.1.99"
 """Transfer syntax of deflated files."""
 _COPY_AGAIN: Final = "copy it again from its source"
@@ -75,6 +80,17 @@ def read_dicom(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
     Values are rescaled, to int16 if slopes and intercepts are whole numbers and every value fits, else to float32.
     """
     path = Path(folder)
+    slices, affine = _sorted_slices(path, limit)
+    return Series(Volume(_voxels(slices, limit), affine), tuple(one.header for one in slices))
+
+
+def read_headers(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple["Dataset", ...]:
+    """Return the headers of the slices as `read_dicom` does, without unpacking pixels, or raise `BadInput`."""
+    return tuple(one.header for one in _sorted_slices(Path(folder), limit)[0])
+
+
+def _sorted_slices(path: Path, limit: int) -> tuple[list[_Slice], NDArray[np.float64]]:
+    """Return the slices of the one series in a folder in the order of the volume's last axis, and its affine."""
     require("pydicom", path)
     headers = {file: _header(file, limit) for file in _dicom_files(path)}
     _check_one_series(path, headers)
@@ -86,7 +102,7 @@ def read_dicom(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
     size = 4 * len(slices) * slices[0].size[0] * slices[0].size[1]
     if size > limit:
         raise BadInput(path, f"declares {size:,} bytes of voxels, over the limit of {limit:,}", "raise the limit")
-    return Series(Volume(_voxels(slices), affine), tuple(one.header for one in slices))
+    return slices, affine
 
 
 def require(package: str, path: Path) -> None:
@@ -120,17 +136,17 @@ def one_line(value: object) -> str:
 
 def holds_dicom(folder: Path) -> bool:
     """Return whether a folder has a file with the DICM mark, which `read_dicom` would read as a slice."""
-    return any(_is_marked(file) for file in _candidates(folder))
+    return any(file.is_file() and _is_marked(file) for file in _candidates(folder))
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Return the files that may be slices: all but hidden files and a DICOMDIR, which has the mark and no image."""
+    """Return what may be a slice: all but hidden files, folders and a DICOMDIR, which has the mark and no image."""
     visible = (file for file in sorted(folder.iterdir()) if not file.name.startswith("."))
-    return [file for file in visible if file.name.upper() != "DICOMDIR" and file.is_file()]
+    return [file for file in visible if file.name.upper() != "DICOMDIR" and not file.is_dir()]
 
 
 def _is_marked(file: Path) -> bool:
-    with open(file, "rb") as stream:
+    with open_regular(file) as stream:
         return stream.read(132)[128:] == b"DICM"
 
 
@@ -155,13 +171,12 @@ def _dicom_files(folder: Path) -> list[Path]:
 def _header(file: Path, limit: int) -> "Dataset":
     """Return the header of a file, or raise `BadInput` if it is not a single-frame grey image that can be decoded."""
     import pydicom
-    from pydicom.filereader import read_file_meta_info
     from pydicom.pixels.decoders.base import get_decoder
 
     with refusing(file):
         if file.stat().st_size > limit:
             raise BadInput(file, f"has over {limit:,} bytes", "raise the limit if it is meant")
-        syntax = pydicom.uid.UID(read_file_meta_info(file).get("TransferSyntaxUID") or "missing")
+        syntax = pydicom.uid.UID(_meta_information(file).get("TransferSyntaxUID") or "missing")
         try:
             # A deflated file is unpacked as a whole when it is opened, however large it turns out to be.
             readable = syntax != _DEFLATED and get_decoder(syntax).is_available
@@ -171,7 +186,7 @@ def _header(file: Path, limit: int) -> "Dataset":
             remedy = "convert the series to Explicit VR Little Endian"
             raise BadInput(file, f"field TransferSyntaxUID is {one_line(syntax.name)}: no decoder", remedy)
         # Read from memory, not from disk: a damaged length field then asks for no more than the file has.
-        header = pydicom.dcmread(BytesIO(file.read_bytes()), stop_before_pixels=True)
+        header = pydicom.dcmread(BytesIO(read_capped(file, limit)), stop_before_pixels=True)
         kind = pydicom.uid.UID(header.get("SOPClassUID") or "missing").name
         if "Image Storage" not in kind:
             remedy = "leave only the images of the series in the folder"
@@ -186,6 +201,17 @@ def _header(file: Path, limit: int) -> "Dataset":
         if "ModalityLUTSequence" in header:
             raise BadInput(file, "field ModalityLUTSequence: values through a table are not supported", _CHECK)
         return header
+
+
+def _meta_information(file: Path) -> "Dataset":
+    """Return the first part of a header, which names the transfer syntax."""
+    from pydicom.filereader import read_dataset
+
+    with open_regular(file) as stream:
+        # From memory, as all else: a damaged length field then asks for no more than there is.
+        content = BytesIO(stream.read(_LARGEST_META))
+    content.seek(_PREAMBLE)
+    return read_dataset(content, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
 
 
 def _check_one_series(folder: Path, headers: dict[Path, "Dataset"]) -> None:
@@ -304,22 +330,22 @@ def _check_stack(folder: Path, slices: Sequence[_Slice]) -> None:
         refuse(int(drift.argmax()) - 1, reason, "keep the slices of one scan")
 
 
-def _voxels(slices: Sequence[_Slice]) -> NDArray[Any]:
+def _voxels(slices: Sequence[_Slice], limit: int) -> NDArray[Any]:
     stack: NDArray[Any] = np.empty((len(slices), *slices[0].size), dtype=np.int16)
     for index, one in enumerate(slices):
-        plane = _plane(one)
+        plane = _plane(one, limit)
         if plane.dtype == np.float32 and stack.dtype == np.int16:
             stack = stack.astype(np.float32)
         stack[index] = plane
     return stack.transpose(2, 1, 0)
 
 
-def _plane(one: _Slice) -> NDArray[Any]:
+def _plane(one: _Slice, limit: int) -> NDArray[Any]:
     """Return the rescaled pixels of a slice, (rows, columns), as int16 if that is exact, else as float32."""
     import pydicom
 
     with refusing(one.file):
-        image = pydicom.dcmread(BytesIO(one.file.read_bytes()))
+        image = pydicom.dcmread(BytesIO(read_capped(one.file, limit)))
         if not any(keyword in image for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
             raise BadInput(one.file, "field PixelData is missing", _COPY_AGAIN)
         stored = image.pixel_array

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import read_capped, write_file
 
 if TYPE_CHECKING:
     from highdicom.seg import Segmentation, SegmentDescription
@@ -78,7 +79,7 @@ def read_dicom_seg(path: str | Path, series: Series) -> Volume:
     import highdicom
 
     with refusing(file):
-        segmentation = highdicom.seg.segread(BytesIO(file.read_bytes()))
+        segmentation = highdicom.seg.segread(BytesIO(read_capped(file, SIZE_LIMIT)))
         if segmentation.SegmentationType == "FRACTIONAL":
             raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
         frames = segmentation.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID

@@ -95,6 +95,8 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
     lines: list[bytes] = []
     left = _LARGEST_HEADER
     while line := file.readline(left):
+        if not line.isascii() and not line.startswith(b"#") and b":=" not in line:
+            raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", _CHECK)
         lines.append(line)
         left -= len(line)
         if not line.strip():
@@ -109,6 +111,8 @@ def _check_fields(path: Path, header: Fields) -> None:
         meant = known.get("".join(name.lower().split()))
         if meant is not None and name not in (*_USED, *_ELSEWHERE):
             raise BadInput(path, f"field {name!r} stands for {meant!r}", f"spell it {meant!r}")
+    if "dimension" not in header:
+        raise BadInput(path, "field dimension is missing", _CHECK)
     for name in _ELSEWHERE:
         if header.get(name):
             raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
 from fheat.metrics.pairs import Pair, declared_labels, match_files
@@ -152,7 +152,7 @@ def _reference_values(pair: Pair) -> set[int]:
 
 def _read_label_map(path: Path) -> tuple[Volume, set[int]]:
     """Return the label map in a file and the values it holds, or raise `BadInput`."""
-    volume = read_nifti(path)
+    volume = read_volume(path)
     if volume.data.ndim != 3:
         raise BadInput(path, f"has shape {volume.data.shape}: a label map is (X, Y, Z)", "give one label per voxel")
     fraction = first_fraction(volume.data)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 from fheat.system.text import printable
 
 ENDINGS: Final = (".nii.gz", ".nii")
@@ -100,14 +101,16 @@ def declared_labels(reference: Path) -> dict[str, tuple[int, ...]] | None:
     real = Path(os.path.realpath(reference))
     folder = real if real.is_dir() else real.parent
     for file in (folder / "dataset.json", folder.parent / "dataset.json"):
-        if file.is_file():
+        if os.path.lexists(file):
             return _read_labels(file)
     return None
 
 
 def _read_labels(file: Path) -> dict[str, tuple[int, ...]]:
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_capped(file, TABLE_LIMIT))
+    except OSError as error:
+        raise BadInput(file, f"cannot be read ({error.strerror})", _REMEDY) from None
     except (ValueError, RecursionError) as error:
         raise BadInput(file, f"is not JSON ({error})", _REMEDY) from None
     stated = content.get("labels") if isinstance(content, dict) else None

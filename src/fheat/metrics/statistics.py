@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
+from sys import float_info
 from typing import Final
 
 TEST: Final = (
@@ -10,6 +11,8 @@ TEST: Final = (
     "(zero_method='wilcox'); exact up to 50 pairs without ties and 13 with, else normal approximation; Holm over all p"
 )
 """The test of `signed_rank`, in words."""
+_SCALE: Final = 2.0**520
+"""Divided by this, the squares of the largest numbers can be added."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,16 @@ def mean(values: Sequence[float]) -> float:
 
 
 def moments(values: Sequence[float]) -> MeanAndDeviation:
-    """Return the mean, the standard deviation and the number of any number of values."""
+    """Return the mean, the standard deviation and the number of any number of values, however large these are."""
+    try:
+        return _moments(values)
+    except OverflowError:  # sums or squares beyond the largest number: the same with smaller values
+        small = _moments([value / _SCALE for value in values])
+    scaled = [None if one is None else min(one * _SCALE, float_info.max) for one in (small.mean, small.sd)]
+    return MeanAndDeviation(scaled[0], scaled[1], small.n)
+
+
+def _moments(values: Sequence[float]) -> MeanAndDeviation:
     n = len(values)
     if n == 0:
         return MeanAndDeviation(None, None, 0)

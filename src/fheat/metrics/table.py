@@ -17,6 +17,7 @@ from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, PairKind, Scores, Un
 from fheat.metrics.statistics import MeanAndDeviation, moments
 from fheat.metrics.table_format import COLUMNS, DEFINITIONS, FORMAT, Line, csv_lines, json_file
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 from fheat.system.text import aligned, printable
 
 KINDS: Final[tuple[PairKind, ...]] = get_args(PairKind)
@@ -181,7 +182,7 @@ class Table:
     def read(cls, path: str | Path) -> Self:
         """Return the table in a `.json` or `.csv` file."""
         try:
-            text = Path(path).read_bytes().decode("utf-8-sig")
+            text = read_capped(path, TABLE_LIMIT).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BadInput(path, f"is not text ({error.reason} at byte {error.start})", _REMEDY) from None
         except OSError as error:

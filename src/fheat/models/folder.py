@@ -22,7 +22,7 @@ from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, take_out
 from fheat.system.errors import BadInput
-from fheat.system.files import write_folder
+from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
 
 FULL_BELOW = 256
 """Number of elements below which a tensor stays float32: gates, rational coefficients, biases and norms. They are 3 %
@@ -175,7 +175,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not intact:
         raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
     if content.get("format") not in (1, 2):
-        reason = f"field format is {content.get('format')!r}, this version of fheat reads 1 and 2"
+        reason = f"field format is {repr(content.get('format'))[:40]}, this version of fheat reads 1 and 2"
         raise BadInput(path, reason, "install a newer fheat, or write the folder again with this one")
     try:
         return Manifest.model_validate(_from_format_1(content) if content["format"] == 1 else content)
@@ -255,11 +255,11 @@ def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        if path.is_dir():
+            raise BadInput(path, "is a folder where a file should be", _GET_AGAIN)
+        return read_capped(path, WEIGHTS_LIMIT if path.name == WEIGHTS else TEXT_LIMIT)
     except FileNotFoundError:
         raise BadInput(path, "is missing", _GET_AGAIN) from None
-    except IsADirectoryError:
-        raise BadInput(path, "is a folder where a file should be", _GET_AGAIN) from None
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 
 
 class Stored(BaseModel):
@@ -24,7 +25,7 @@ def read_object(path: Path, what: str, remedy: str) -> dict[str, Any]:
     A file of benchmarks/results has a head and holds the object in its field `results`, under the name `what`.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_capped(path, TABLE_LIMIT))
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
         results = content.get("results")

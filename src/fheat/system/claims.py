@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from fheat.system.files import write_file
+from fheat.system.files import TEXT_LIMIT, read_capped, write_file
 
 BEAT: Final = 5.0
 """Seconds between two beats of a claim."""
@@ -176,7 +176,7 @@ def _newest(folder: Path) -> Path | None:
 def _read(path: Path) -> tuple[bytes, Holder | None]:
     """Return the content of a claim, which changes with every beat, and what it says if it is written completely."""
     try:
-        content = path.read_bytes()
+        content = read_capped(path, TEXT_LIMIT)
         return content, Holder(**json.loads(content))
     except FileNotFoundError:  # replaced by a higher one
         return b"", None

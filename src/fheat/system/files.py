@@ -1,14 +1,75 @@
-"""Writing so that what fails or is interrupted leaves the old file or folder in place; what cannot be is said first."""
+"""Opening files and writing them, both so that nothing surprising happens.
 
+Only regular files are opened for reading, and only as much of them is read as their kind may have: a named pipe would
+block, and /dev/zero has no end. Writing that fails or is interrupted leaves the old file or folder in place; what
+cannot be written is said first.
+"""
+
+import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from fheat.system.errors import BadInput
+
+TEXT_LIMIT: Final = 4 * 2**20
+"""Largest number of bytes of a text that people write, such as settings or a model card."""
+TABLE_LIMIT: Final = 64 * 2**20
+"""Largest number of bytes of a description or a result that lists cases."""
+LOG_LIMIT: Final = 2**30
+"""Largest number of bytes of the log of a run."""
+WEIGHTS_LIMIT: Final = 4 * 2**30
+"""Largest number of bytes of the weights of a network, or of the state of a run."""
+_SPECIAL: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""What a path can be instead of a regular file."""
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a regular file for reading, or raise `BadInput` for anything else, at once; links are followed.
+
+    A file that is missing or must not be read raises `OSError`, as `open` does.
+    """
+    try:
+        _check_regular(path, os.stat(path).st_mode)  # before opening: to open some devices is to use them
+        # It may have become another file since. O_NONBLOCK: a named pipe without a writer would wait for one.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise BadInput(path, "is a symbolic link that leads back to itself", "give the file itself") from None
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_capped(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file, or raise `BadInput` if it is anything else or has over `limit` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise BadInput(path, f"has {size:,} bytes, over the limit of {limit:,}", "check that it is the right file")
+        return file.read(size)
+
+
+def _check_regular(path: str | Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
+        raise BadInput(path, f"is {kind}", "give the file in it" if stat.S_ISDIR(mode) else "give a regular file")
 
 
 def check_folder(folder: Path) -> None:

@@ -20,7 +20,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fheat.system.errors import BadInput
-from fheat.system.files import write_folder
+from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import stored_settings
@@ -76,12 +76,12 @@ def _by_age(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> Checkpoint | None:
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        content = (folder / STATE).read_bytes()
+        manifest = json.loads(read_capped(folder / MANIFEST, TEXT_LIMIT))
+        content = read_capped(folder / STATE, WEIGHTS_LIMIT)
         if manifest["format"] != 1 or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
             return None
         return Checkpoint(int(manifest["iteration"]), from_bytes(content), dict(manifest["facts"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+    except (BadInput, OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         return None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import LOG_LIMIT, read_capped, write_file
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import read_settings, to_toml
 
@@ -54,7 +54,7 @@ class RunFolder:
         Nothing after iteration -1 means an empty log.
         """
         path = self.path / LOG
-        texts = path.read_bytes().split(b"\n") if path.exists() else []
+        texts = read_capped(path, LOG_LIMIT).split(b"\n") if path.exists() else []
         kept = [text for text in texts if _is_logged_until(text, iteration)]
         write_file(path, b"".join(text + b"\n" for text in kept))
         return [json.loads(text) for text in kept]

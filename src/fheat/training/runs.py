@@ -13,6 +13,7 @@ from fheat.models.card import Card
 from fheat.models.folder import load
 from fheat.models.zoo import MANIFEST
 from fheat.system.errors import BadInput
+from fheat.system.files import LOG_LIMIT, read_capped
 from fheat.training.run_folder import CONFIG, LOG, RunFolder
 from fheat.training.settings import TrainSettings
 
@@ -110,7 +111,7 @@ def read_history(folder: Path) -> RunHistory:
     settings = RunFolder(folder).settings()
     path = folder / LOG
     try:
-        lines = path.read_text().split("\n")[:-1]
+        lines = read_capped(path, LOG_LIMIT).decode().split("\n")[:-1]
     except FileNotFoundError:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
     except UnicodeDecodeError as error:

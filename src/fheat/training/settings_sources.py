@@ -13,12 +13,16 @@ from fheat.methods.registry import DEFAULT_METHOD, method_class
 from fheat.models.start import network_of_start
 from fheat.networks.registry import model_options
 from fheat.system.errors import BadInput
+from fheat.system.files import TEXT_LIMIT, read_capped
 from fheat.system.settings import Section, plain, reason_of, short_names
 from fheat.training.settings import TrainSettings
 
 PRESETS: dict[str, dict[str, Any]] = {"paper": {"optimiser.clip": None, "validation.every": 200}}
 """Settings by dotted name under one name. `paper` takes the paper and its protocol at their word: no gradient is
 clipped, and the network is chosen every 200 iterations. Where the paper is silent, the defaults stay."""
+
+LONGEST_REASON = 500
+"""Number of characters of a reason that are shown; it may quote a value, however long."""
 
 
 def to_toml(settings: TrainSettings) -> str:
@@ -67,7 +71,7 @@ def make_settings(values: Mapping[str, Any], source: str | Path = "settings") ->
     except (ValidationError, ValueError) as error:
         known = _known(nested)
         reason = reason_of(error, known) if isinstance(error, ValidationError) else str(error)
-        raise BadInput(source, f"field {reason}", "see fheat train --help") from None
+        raise BadInput(source, f"field {reason[:LONGEST_REASON]}", "see fheat train --help") from None
     except BadInput as error:
         raise BadInput(source, f"field network.start: {error.path} {error.reason}", error.remedy) from None
 
@@ -110,17 +114,24 @@ def with_start(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
     """Read a TOML file and replace what `overrides` names, or raise `BadInput` naming the field."""
-    return make_settings(_merged(read_toml(path), overrides or {}), path)
+    content = read_toml(path)
+    try:
+        merged = _merged(content, overrides or {})
+    except ValueError as error:
+        raise BadInput(path, f"field {str(error)[:LONGEST_REASON]}", "see fheat train --help") from None
+    return make_settings(merged, path)
 
 
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file as it is, or raise `BadInput`."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(read_capped(path, TEXT_LIMIT).decode())
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
+    except RecursionError:
+        raise BadInput(path, "is not TOML (its brackets are too deep)", "mend that line") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

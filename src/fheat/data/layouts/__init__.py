@@ -3,11 +3,13 @@
 A new layout is one new file in this folder, with the three names of `Layout`, and one line in `LAYOUTS`.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol, cast
 
 from fheat.data.case import Dataset
+from fheat.data.layouts.common import load_json
 from fheat.system.errors import BadInput
 
 
@@ -44,10 +46,16 @@ def open_dataset(folder: str | Path) -> Dataset:
     Raises `BadInput` if the folder is empty, if no layout recognises it, or if a description is malformed.
     """
     path = Path(folder)
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:  # no file can have such a name
+        raise BadInput(str(path)[:80], f"cannot be read ({error.strerror})", "give the folder of a dataset") from None
+    if not exists:
         raise BadInput(path, "does not exist", "give the folder of a dataset or a datalist file")
     if path.name == "dataset.json":
         path = path.parent
+    if os.path.lexists(path / "dataset.json"):
+        load_json(path / "dataset.json")  # a damaged one is not passed over: it says what is unlabelled
     for layout in LAYOUTS:
         if layout.recognises(path):
             return layout.read(path)

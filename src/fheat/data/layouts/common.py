@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fheat.data.case import Case, Problem
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 
 ENDINGS: Final = (".nii.gz", ".nii", ".nrrd", ".h5")
 """Endings of image files."""
-_JSON_LIMIT: Final = 64 * 2**20
-"""Largest number of bytes of a JSON file."""
 
 
 class Description(BaseModel):
@@ -43,9 +42,7 @@ class Entry(Description):
 def load_json(path: Path) -> Any:
     """Return the content of a JSON file, or raise `BadInput`."""
     try:
-        if path.stat().st_size > _JSON_LIMIT:
-            raise BadInput(path, f"is larger than {_JSON_LIMIT:,} bytes", "check that it is the right file")
-        return json.loads(path.read_bytes())
+        return json.loads(read_capped(path, TABLE_LIMIT))
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (ValueError, RecursionError) as error:
@@ -53,10 +50,15 @@ def load_json(path: Path) -> Any:
 
 
 def peek_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON object, or an empty mapping if the file is missing or is anything else."""
+    """Return the content of a JSON object, or an empty mapping if the file is missing or holds anything else.
+
+    Raises `BadInput` for what is there and is no file: a layout is not guessed past a named pipe.
+    """
     try:
         content = load_json(path)
     except BadInput:
+        if os.path.lexists(path) and not path.is_file():
+            raise
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -148,8 +150,10 @@ def cases_of(
     """
     cases = []
     for number, entry in enumerate(entries):
-        entry = Entry(image=entry) if isinstance(entry, str) else entry
         where = f"{field}.{number}"
+        if entry == "":
+            raise BadInput(source, f"field {where} is empty", "name the image")
+        entry = Entry(image=entry) if isinstance(entry, str) else entry
         images = tuple(
             inside(source.parent, text, source=source, field=f"{where}.image", absolute=absolute)
             for text in entry.images

@@ -4,6 +4,7 @@ The file of a name is searched in a few known locations. The location tells the 
 the class, which the files themselves do not store. A name without a file is still a case, which `check` reports.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from fheat.data.case import Case, Dataset, Spacing
 from fheat.data.layouts.common import inside
 from fheat.system.errors import BadInput
+from fheat.system.files import read_capped
 
 NAME: Final = "h5 lists"
 
@@ -73,17 +75,15 @@ def read(path: Path) -> Dataset:
 def _lists(path: Path) -> dict[str, Path]:
     """Return the file of each list that exists, by split."""
     candidates = {split: (path / f"{stem}.list", path / f"{stem}.txt") for stem, split in _SPLITS.items()}
-    return {split: file for split, files in candidates.items() for file in files if file.is_file()}
+    return {split: file for split, files in candidates.items() for file in files if os.path.lexists(file)}
 
 
 def _names(path: Path) -> list[tuple[str, str]]:
     """Return (split, name) for each line that is not empty, without a final `.h5` and anything after a comma."""
     names = []
     for split, file in _lists(path).items():
-        if file.stat().st_size > _LIST_LIMIT:
-            raise BadInput(file, f"is larger than {_LIST_LIMIT:,} bytes", "check that it is a list of names")
         try:
-            lines = file.read_text("utf-8").splitlines()
+            lines = read_capped(file, _LIST_LIMIT).decode().splitlines()
         except UnicodeDecodeError as error:
             raise BadInput(file, f"is not text ({error})", "write one case name per line") from None
         for number, line in enumerate(lines, start=1):

@@ -5,6 +5,7 @@ and the list `validation` in `splits.json` selects validation cases. `splits_fin
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -55,8 +56,8 @@ def read(path: Path) -> Dataset:
     source, splits = path / "dataset.json", path / "splits.json"
     stated = describe(_DatasetJson, source, load_json(source))
     if stated.file_ending not in ENDINGS:
-        raise BadInput(source, f"field file_ending is {stated.file_ending!r}", f"use one of {', '.join(ENDINGS)}")
-    chosen = describe(_Splits, splits, load_json(splits)) if splits.exists() else _Splits()
+        raise BadInput(source, f"field file_ending is {stated.file_ending[:40]!r}", f"use one of {', '.join(ENDINGS)}")
+    chosen = describe(_Splits, splits, load_json(splits)) if os.path.lexists(splits) else _Splits()
     held_out, rank = chosen.validation, {name: index for index, name in enumerate(chosen.order)}
     endings = (stated.file_ending,)
     images, labels = by_channel(image_files(path / "imagesTr", endings)), image_files(path / "labelsTr", endings)

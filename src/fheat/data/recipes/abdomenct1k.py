@@ -6,7 +6,7 @@ from typing import Final
 from fheat.data.intensity import window
 from fheat.data.recipes import base
 from fheat.data.resample import resample
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 
 WINDOW: Final = (-160.0, 240.0)
@@ -35,7 +35,7 @@ def find(root: Path, options: base.RecipeOptions) -> base.Download:
 
 def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
     """Resample if a spacing is given, then map the window to [0, 1]."""
-    scan = read_nifti(case.image)
+    scan = read_volume(case.image)
     label = None if case.unlabelled else base.read_source_label(case, scan, [1, 2, 3, 4])
     if options.spacing is not None:
         scan = resample(scan, options.spacing)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fheat.data.case import Spacing
 from fheat.data.crop import Box, bounding_box
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 
@@ -93,15 +93,13 @@ def cases_by_id(root: Path, cases: Iterable[Source], expected: str) -> list[Sour
     return [by_id[name] for name in sorted(by_id)]
 
 
-def read_source_label(
-    case: Source, scan: Volume, values: Iterable[int], reader: Callable[[Path], Volume] = read_nifti
-) -> Volume:
+def read_source_label(case: Source, scan: Volume, values: Iterable[int]) -> Volume:
     """Return the label of a case as uint8, or raise `BadInput` unless it has the scan's grid and only 0 and `values`.
 
     The case must not be declared unlabelled.
     """
     path = label_path(case)
-    label = as_label(path, reader(path), values)
+    label = as_label(path, read_volume(path), values)
     check_same_grid(path, label, scan)
     return label
 

@@ -8,7 +8,7 @@ import numpy as np
 from fheat.data.crop import bounding_box, crop
 from fheat.data.intensity import clip_above, moments, zscore
 from fheat.data.recipes import base
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
@@ -26,7 +26,7 @@ def find(root: Path, options: base.RecipeOptions) -> base.Download:
 
 def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
     """Crop to the brain, clip at the 99.9th percentile, z-score with the statistics of the non-zero voxels."""
-    scan = read_nifti(case.image)
+    scan = read_volume(case.image)
     mask = base.read_source_label(case, scan, [1, 2, 3, 4])
     box = bounding_box(scan.data, past_last=0)
     if box is None or any(low >= high for low, high in box):

@@ -5,7 +5,7 @@ from typing import Final
 
 from fheat.data.intensity import zscore
 from fheat.data.recipes import base
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 
 _IMAGE, _LABEL = "_preRT_T2.nii.gz", "_preRT_mask.nii.gz"
@@ -23,7 +23,7 @@ def find(root: Path, options: base.RecipeOptions) -> base.Download:
 
 def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
     """Z-score the whole scan. The label is not changed."""
-    scan = read_nifti(case.image)
+    scan = read_volume(case.image)
     base.check_not_constant(case.image, scan)
     label = base.read_source_label(case, scan, [1, 2])
     return base.PreparedCase((Volume(zscore(scan.data), scan.affine),), label)

@@ -9,8 +9,8 @@ import numpy as np
 from fheat.data.crop import Box, crop, enlarge
 from fheat.data.intensity import zscore
 from fheat.data.recipes import base
+from fheat.io import read_volume
 from fheat.io.h5 import read_h5
-from fheat.io.nrrd import read_nrrd
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
@@ -47,9 +47,9 @@ def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase
             raise BadInput(case.image, "has no field label", "download it again")
         image = Volume(scan.data.astype(np.float32), scan.affine)
         return base.PreparedCase((image,), base.as_label(case.image, mask, [1]))
-    scan = read_nrrd(case.image)
+    scan = read_volume(case.image)
     base.check_not_constant(case.image, scan)
-    mask = base.read_source_label(case, scan, [1, 255], read_nrrd)
+    mask = base.read_source_label(case, scan, [1, 255])
     image = Volume(zscore(scan.data), scan.affine)
     label = Volume((mask.data > 0).astype(np.uint8), mask.affine)
     if options.benchmark_crop:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fheat.data.intensity import moments, zscore
 from fheat.data.layouts import msd
 from fheat.data.recipes import base
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
@@ -23,7 +23,7 @@ def find(root: Path, options: base.RecipeOptions) -> base.Download:
 
 def prepare(case: base.Source, options: base.RecipeOptions) -> base.PreparedCase:
     """Split the channels and z-score each with the statistics of its non-zero voxels. The label is not changed."""
-    scan = read_nifti(case.image)
+    scan = read_volume(case.image)
     if scan.data.ndim != 4 or scan.data.shape[3] != len(CHANNELS):
         raise BadInput(case.image, f"has shape {scan.data.shape}: expected (X, Y, Z, 4)", "check that it is Task01")
     images = []

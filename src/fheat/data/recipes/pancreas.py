@@ -16,8 +16,7 @@ from fheat.data.crop import crop, enlarge, pad, stretch
 from fheat.data.intensity import min_max, window, zscore
 from fheat.data.orientation import reorient
 from fheat.data.recipes import base
-from fheat.io.dicom import read_dicom
-from fheat.io.nifti import read_nifti
+from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
@@ -78,9 +77,9 @@ def prepare_b(case: base.Source, options: base.RecipeOptions) -> base.PreparedCa
 
 
 def _read(case: base.Source, options: base.RecipeOptions) -> tuple[Volume, Volume]:
-    scan = read_nifti(case.image) if case.image.is_file() else read_dicom(_series(case.image)).volume
+    scan = read_volume(case.image if case.image.is_file() else _series(case.image))
     path = base.label_path(case)
-    stored = reorient(base.as_label(path, read_nifti(path), [1]), scan.orientation)
+    stored = reorient(base.as_label(path, read_volume(path), [1]), scan.orientation)
     if stored.data.shape != scan.data.shape or not np.allclose(stored.spacing, scan.spacing, rtol=1e-2):
         here, there = (f"{one.data.shape} at {one.spacing} mm" for one in (stored, scan))
         raise BadInput(path, f"is {here}, its scan {there}", "check the pair")

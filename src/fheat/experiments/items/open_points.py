@@ -13,7 +13,7 @@ from fheat.experiments.sheet import Number, Sheet
 from fheat.metrics.statistics import MeanAndDeviation
 from fheat.studies.order_gradient import OrderGradient, measure_order_gradients
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import TABLE_LIMIT, read_capped, write_file
 
 STORED = "order-gradients.json"
 BATCHES = 16
@@ -59,7 +59,7 @@ def _gradients(result: RowResult, plan: Plan, seed: int) -> list[OrderGradient]:
         found = measure_order_gradients(folder / "final", run.settings, batches=batches, device=plan.device)
         write_file(stored, (json.dumps([asdict(one) for one in found], indent=1) + "\n").encode())
     try:
-        return [OrderGradient(**one) for one in json.loads(stored.read_bytes())]
+        return [OrderGradient(**one) for one in json.loads(read_capped(stored, TABLE_LIMIT))]
     except (ValueError, TypeError) as error:
         raise BadInput(stored, f"is not what was measured ({error})", "delete it, and it is measured again") from None
 

@@ -21,7 +21,8 @@ from fheat.figures.tradeoff import MethodScore, tradeoff_picture
 from fheat.gates.cost import parameters
 from fheat.inference.predictor import Predictor
 from fheat.inference.windows import Windows
-from fheat.io.nifti import read_nifti, write_nifti
+from fheat.io import read_volume
+from fheat.io.nifti import write_nifti
 from fheat.networks.registry import create_model
 
 SCANS = 3
@@ -87,6 +88,6 @@ def _compared(case: Case, masks: dict[str, Path]) -> ComparedCase:
     label = read_label(case, image)
     assert label is not None  # see `scored_cases`
     upright = reorient(image, "RAS")
-    inside = {title: reorient(read_nifti(file), "RAS").data > 0 for title, file in masks.items()}
+    inside = {title: reorient(read_volume(file), "RAS").data > 0 for title, file in masks.items()}
     reference = reorient(label, "RAS").data > 0
     return ComparedCase(case.id, np.asarray(upright.data), reference, inside, upright.spacing)

@@ -20,6 +20,7 @@ from pydantic import model_validator as check
 from fheat.metrics.statistics import mean, moments
 from fheat.studies.stored import Stored, read_object, validated
 from fheat.system.errors import BadInput
+from fheat.system.files import TABLE_LIMIT, read_capped
 
 ANALYSIS, MAPS = "analysis.json", "attention-maps.npz"
 REMEDY = "give a file written with --figures"
@@ -201,7 +202,7 @@ def read_planes(path: Path, models: int) -> dict[int, list[Plane]]:
         return {}
     planes: dict[int, list[Plane]] = {}
     try:
-        data = path.read_bytes()
+        data = read_capped(path, TABLE_LIMIT)
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", _PLANES_REMEDY) from None
     try:

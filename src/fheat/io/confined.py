@@ -1,0 +1,245 @@
+"""Reading files from outside in another process, with bounded memory and time (`fheat.io.child`).
+
+Libraries that unpack scans have written past their buffers on malformed files before, and will again. Here such a file
+ends the process that reads it, and becomes `BadInput`. What that process answers is checked like any input.
+"""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unicodedata
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fheat.io import child
+from fheat.system.errors import BadInput
+
+TIMEOUT: Final = 120.0
+"""Time to read one file, in seconds, without the time that its bytes take."""
+SLOWEST: Final = 4 * 2**20
+"""Bytes that a slow disk reads, and a slow machine unpacks, in one second."""
+_LONGEST_LINE: Final = 2**20
+"""Largest number of bytes of the first line of an answer."""
+_LONGEST_TEXT: Final = 2000
+"""Largest number of characters of a reason."""
+_PIPE: Final = 2**20
+"""Bytes that a process can send ahead."""
+_COPY_AGAIN: Final = "copy it again from its source"
+_WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, DeprecationWarning, FutureWarning)}
+"""Classes of warnings that come over from the process as what they are; others become `UserWarning`."""
+Kind = Literal["volume", "h5"]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The arrays of a file by name, and their affine where the file states one."""
+
+    arrays: dict[str, NDArray[Any]]
+    affine: NDArray[np.float64] | None
+
+
+def read_confined(kind: Kind, path: str | Path, limit: int) -> Content:
+    """Read a file, or a folder with a series, in another process, or raise `BadInput`.
+
+    Reading processes are kept between calls. Threads do not share one, so that as many files are read at a time as
+    there are threads that read.
+    """
+    idle = _IDLE[os.getpid()]
+    try:
+        reader = idle.pop()
+    except IndexError:
+        reader = ConfinedReader()
+    try:
+        return reader.read(kind, path, limit)
+    finally:
+        idle.append(reader)
+
+
+class ConfinedReader:
+    """One reading process, started on first need, and again if a file made it end. Not shared between threads.
+
+    Use it in a `with` statement; `read_confined` has its own.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT) -> None:
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def read(self, kind: Kind, path: str | Path, limit: int) -> Content:
+        """Read one file; see `read_confined`. The process ends unless its answer is complete."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = _start()
+        file, process, late = Path(path), self._process, threading.Event()
+
+        def stop() -> None:
+            late.set()
+            _kill(process)
+
+        seconds = self._timeout + min(_stored_bytes(file), limit) / SLOWEST
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
+        complete = False
+        try:
+            _ask(process, kind, file, limit, seconds)
+            answer = _answer(file, process, limit)
+            complete = True
+        except (EOFError, BrokenPipeError):
+            raise BadInput(file, _death(process.wait(), late.is_set(), seconds), _COPY_AGAIN) from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise BadInput(file, "is damaged (the answer of its reader makes no sense)", _COPY_AGAIN) from None
+        finally:
+            timer.cancel()
+            if not complete or late.is_set():
+                self.close()
+        for name, text in answer.warnings:
+            warnings.warn(text, _WARNINGS.get(name, UserWarning), stacklevel=4)
+        if isinstance(answer.outcome, BadInput):
+            raise answer.outcome
+        return answer.outcome
+
+    def close(self) -> None:
+        """End the process; a later read starts a new one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        _kill(process)
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # a request that it did not read is still in the buffer
+                cast("IO[bytes]", stream).close()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a reading process says of a file, and the warnings that it heard, by class and text."""
+
+    outcome: Content | BadInput
+    warnings: tuple[tuple[str, str], ...]
+
+
+def _start() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-I", child.__file__, *(folder for folder in sys.path if folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # The first setting forbids HDF5 to load filters from shared libraries; the second keeps forks single-threaded.
+        env=os.environ | {"HDF5_PLUGIN_PRELOAD": "::", "OPENBLAS_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C in the terminal is for us
+    )
+    with contextlib.suppress(ImportError, AttributeError, OSError):  # only Linux can
+        import fcntl
+
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a reading process, and the process of the file that it reads."""
+    if process.poll() is None and os.name == "posix":
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def _stored_bytes(path: Path) -> int:
+    """Return the size of a file, or of the files in a folder; 0 where that cannot be said."""
+    try:
+        if path.is_dir():
+            with os.scandir(path) as entries:
+                return sum(entry.stat().st_size for entry in entries)
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _ask(process: subprocess.Popen[bytes], kind: Kind, path: Path, limit: int, seconds: float) -> None:
+    folder = os.sep if path.is_absolute() else os.getcwd()
+    request = {"kind": kind, "path": str(path), "folder": folder, "limit": limit, "seconds": seconds}
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+
+
+def _answer(path: Path, process: subprocess.Popen[bytes], limit: int) -> _Answer:
+    """Return the arrays or the refusal; raise EOFError if the answer ends early, ValueError or similar if it is bad."""
+    assert process.stdout is not None
+    line = process.stdout.readline(_LONGEST_LINE)
+    if not line:
+        raise EOFError
+    reply = json.loads(line)
+    heard = tuple((str(name), _one_line(text)) for name, text in reply["warnings"])
+    if "error" in reply:
+        said, reason, remedy = reply["error"]
+        where = Path(said) if path in (Path(said), Path(said).parent) else path  # the file, or a slice in the folder
+        return _Answer(BadInput(where, _one_line(reason), _one_line(remedy)), heard)
+    arrays = {name: _declared(kind, shape, order, child.COPIES * limit) for name, kind, shape, order in reply["arrays"]}
+    if not {"image"} <= arrays.keys() <= {"image", "label"}:
+        raise ValueError(f"arrays {list(arrays)}")
+    affine = None if reply["affine"] is None else np.array(reply["affine"], np.float64).reshape(4, 4)
+    for data in arrays.values():
+        _fill(process.stdout, data)
+    return _Answer(Content(arrays, affine), heard)
+
+
+def _declared(kind: str, shape: Sequence[int], order: Literal["C", "F"], limit: int) -> NDArray[Any]:
+    """Return an empty array of the declared type and shape, or raise `ValueError`; it takes no memory until filled."""
+    dtype = np.dtype(kind)
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.kind not in "iuf" or len(shape) not in (3, 4) or min(shape) < 1 or size > limit or order not in ("C", "F"):
+        raise ValueError(f"{kind} {shape} {order}")
+    return np.empty(tuple(shape), dtype, order)
+
+
+def _fill(stream: Any, data: NDArray[Any]) -> None:
+    rest = (data.T if data.flags.f_contiguous else data).data.cast("B")
+    while rest:
+        count = stream.readinto(rest)
+        if not count:
+            raise EOFError
+        rest = rest[count:]
+
+
+def _death(code: int, late: bool, seconds: float) -> str:
+    """Return the reason of a refusal by the code with which the reading process ended."""
+    if late or abs(code) in (signal.SIGALRM, getattr(signal, "SIGXCPU", None)):
+        return f"took longer than {seconds:.3g} s to read"
+    return f"is damaged (the process that read it ended with code {abs(code)})"
+
+
+def _one_line(text: Any) -> str:
+    """Return a text without control characters, which a terminal would obey."""
+    return "".join(" " if unicodedata.category(one) == "Cc" else one for one in str(text)[:_LONGEST_TEXT])
+
+
+_IDLE: Final[defaultdict[int, list[ConfinedReader]]] = defaultdict(list)
+"""Idle readers by process id, because a forked process must not use the readers of its parent."""
+
+
+@atexit.register
+def _close_idle() -> None:
+    for reader in _IDLE.pop(os.getpid(), []):
+        reader.close()
