@@ -89,7 +89,7 @@ def evaluate_files(
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
     reasons = {case: printable(refused[case]) for case in sorted(refused)}
-    sources = printable(str(prediction)), printable(str(reference))
+    sources = printable(prediction), printable(reference)
     return Table(tuple(rows), unit, tolerance, *sources, reasons, tuple(map(printable, notes)), versions or {})
 
 

@@ -1,6 +1,12 @@
-"""Signals that ask a program to stop, and the exit codes that say so."""
+"""Signals that ask a program to stop, and the exit codes that say so.
 
+Three ways to answer: `interruptible` stops at once, `finishing` finishes the file in work first, and `handling` leaves
+it to the caller, as in training, which saves its state after an iteration.
+"""
+
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +14,8 @@ from types import FrameType
 from typing import Final
 
 EXIT: Final = {signal.SIGINT: 130, signal.SIGTERM: 143}
+GRACE: Final = 5.0
+"""Seconds for the file in work after a signal: Docker kills after 10, Slurm after 30."""
 
 
 def exit_code(number: int) -> int:
@@ -30,3 +38,66 @@ def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` with the exit code, while the body runs, for each signal that asks to stop.
+
+    Python prints and forgets what is raised while an object is deleted; a signal that came there is sent again.
+    """
+    usual = sys.unraisablehook
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(exit_code(number))
+
+    def again(lost: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            usual(lost)
+            return
+        number = next((number for number, code in EXIT.items() if lost.exc_value.args == (code,)), signal.SIGINT)
+        # From a thread of its own: here it would be lost once more.
+        threading.Thread(target=os.kill, args=(os.getpid(), number), daemon=True).start()
+
+    with handling(stop):
+        sys.unraisablehook = again
+        try:
+            yield
+        finally:
+            sys.unraisablehook = usual
+
+
+@contextmanager
+def finishing(grace: float = GRACE) -> Iterator[None]:
+    """Let the body come to its end when a signal asks to stop, then pass the signal on to who handled it before.
+
+    A second signal, or `grace` seconds on systems with timers, raise `KeyboardInterrupt` with the exit code in the
+    body. In another thread than the main one nothing happens.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received or grace <= 0:
+            raise KeyboardInterrupt(exit_code(received[0] if received else number))
+        received.append(number)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, grace)
+
+    with handling(stop), _alarm(stop):
+        yield
+    if received:
+        signal.raise_signal(received[0])
+
+
+@contextmanager
+def _alarm(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `stop` when the timer ends, and leave no timer behind."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, stop)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
