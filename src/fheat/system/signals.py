@@ -4,7 +4,6 @@ Three ways to answer: `interruptible` stops at once, `finishing` finishes the fi
 it to the caller, as in training, which saves its state after an iteration.
 """
 
-import os
 import signal
 import sys
 import threading
@@ -40,6 +39,16 @@ def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def obey_parent() -> None:
+    """Make this worker process leave the terminal's signals to its parent, and end orderly when that ends it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(exit_code(number))  # so that what is half written is removed, and nothing is printed
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise `KeyboardInterrupt` with the exit code, while the body runs, for each signal that asks to stop.
@@ -56,8 +65,9 @@ def interruptible() -> Iterator[None]:
             usual(lost)
             return
         number = next((number for number, code in EXIT.items() if lost.exc_value.args == (code,)), signal.SIGINT)
-        # From a thread of its own: here it would be lost once more.
-        threading.Thread(target=os.kill, args=(os.getpid(), number), daemon=True).start()
+        # From a thread of its own, as it would be lost here once more, to the main one, which may be waiting.
+        send = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))
+        threading.Thread(target=send, args=(threading.main_thread().ident, number), daemon=True).start()
 
     with handling(stop):
         sys.unraisablehook = again
