@@ -16,6 +16,9 @@ EXIT: Final = {signal.SIGINT: 130, signal.SIGTERM: 143}
 GRACE: Final = 5.0
 """Seconds for the file in work after a signal: Docker kills after 10, Slurm after 30."""
 
+MOMENT: Final = 0.01
+"""Seconds after which an interruption that was lost is raised again."""
+
 
 def exit_code(number: int) -> int:
     """Return the exit code of a program that was stopped by a signal."""
@@ -53,24 +56,22 @@ def obey_parent() -> None:
 def interruptible() -> Iterator[None]:
     """Raise `KeyboardInterrupt` with the exit code, while the body runs, for each signal that asks to stop.
 
-    Python prints and forgets what is raised while an object is deleted; a signal that came there is sent again.
+    Python prints and forgets what is raised while an object is deleted; there it is raised again, a moment later.
     """
-    usual = sys.unraisablehook
+    usual, lost = sys.unraisablehook, list[int]()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(exit_code(number))
+        raise KeyboardInterrupt(exit_code(number) if number in EXIT else lost[-1])
 
-    def again(lost: "sys.UnraisableHookArgs") -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):
-            usual(lost)
+    def later(ignored: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(ignored.exc_value, KeyboardInterrupt) or not hasattr(signal, "setitimer"):
+            usual(ignored)
             return
-        number = next((number for number, code in EXIT.items() if lost.exc_value.args == (code,)), signal.SIGINT)
-        # From a thread of its own, as it would be lost here once more, to the main one, which may be waiting.
-        send = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))
-        threading.Thread(target=send, args=(threading.main_thread().ident, number), daemon=True).start()
+        lost.append(next(iter(ignored.exc_value.args), 130))
+        signal.setitimer(signal.ITIMER_REAL, MOMENT)
 
-    with handling(stop):
-        sys.unraisablehook = again
+    with handling(stop), _alarm(stop):
+        sys.unraisablehook = later
         try:
             yield
         finally:
