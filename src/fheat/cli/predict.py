@@ -14,9 +14,10 @@ import tyro
 from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
-from fheat.inference.folder import Changed, FolderWatcher, PredictionRecord, SegmentedScan, Workload
+from fheat.inference.folder import Changed, FolderWatcher, Workload
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
+from fheat.inference.record import PredictionRecord, SegmentedScan
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows

@@ -23,14 +23,13 @@ from fheat.inference.folder import (
     FolderWatcher,
     LeftOut,
     Masks,
-    PredictionRecord,
     Result,
     attempt,
     fill_record,
-    new_record,
 )
 from fheat.inference.ledger import Ledger
 from fheat.inference.predictor import MaskFormat, Predictor
+from fheat.inference.record import PredictionRecord, new_record
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
 from fheat.system.errors import BadInput
 

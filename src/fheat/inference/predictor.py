@@ -34,7 +34,8 @@ from fheat.networks.registry import NetworkSpec
 from fheat.system.progress import Progress
 
 if TYPE_CHECKING:
-    from fheat.inference.folder import Changed, FolderWatcher, PredictionRecord
+    from fheat.inference.folder import Changed, FolderWatcher
+    from fheat.inference.record import PredictionRecord
 
 MaskFormat = Literal["nifti", "seg"]
 """Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
