@@ -21,7 +21,7 @@ from fheat.cli.main import VERBS
 from tests.attack.predicting import conclude, make_model, make_scans, open_text, options, start, to_files
 
 CODES = {0, 2, 3, 4, 130, 143, -signal.SIGINT, -signal.SIGTERM}
-"""Of the list; a signal that comes after all is done ends the program without a word: for a shell that is 130 or 143."""
+"""Of the list; a signal that comes after all is done ends the program without a word: a shell calls it 130 or 143."""
 ODD = [
     os.fsdecode(name) for name in (b"\xff\xfe", b"a\nb", b"\x1b[31mred\x1b]0;x\x07", "\u202egpj".encode(), b" ", b"-")
 ]
@@ -109,7 +109,7 @@ def fault(code: int | None, printed: bytes) -> str | None:
         return "hangs"
     if code not in CODES:
         return f"exit code {code}"
-    marks = (b"Traceback", b"Exception ignored", b"internal error", b"\x1b[31mred", "\u202e".encode())
+    marks = (b"Traceback", b"Exception ignored", b"internal error (", b"\x1b[31mred", "\u202e".encode())
     return next((f"printed {mark!r}" for mark in marks if mark in printed), None)
 
 

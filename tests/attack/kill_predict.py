@@ -1,7 +1,8 @@
 """`fheat predict` is killed again and again: `python -m tests.attack.kill_predict --count 200`.
 
 Each story begins with an empty folder. The program is killed up to four times at random moments of its run, then it is
-left alone. Masks, pictures and run.json must be those of a run that nobody disturbed, but for the seconds.
+left alone. Masks, pictures and run.json must be those of a run that nobody disturbed, but for what a process
+measures of itself: seconds and memory.
 """
 
 import json
@@ -22,10 +23,12 @@ MOST_KILLS = 4
 
 
 def left(out: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return what run.json says but for seconds and the name of the folder, and all masks and pictures."""
+    """Return what run.json says but for seconds, memory and the name of the folder, and all masks and pictures."""
     record = json.loads((out / "run.json").read_text())
     for case in record["cases"]:
-        case["seconds"], case["mask"] = None, Path(case["mask"]).name
+        case["mask"] = Path(case["mask"]).name
+        for measured in ("seconds", "memory_bound_bytes", "memory_parts_bytes"):  # of the process that made it
+            del case[measured]
     return record, {file.name: file.read_bytes() for file in sorted(out.glob("[!.r]*"))}
 
 
