@@ -90,7 +90,7 @@ def start(words: list[str], streams: Callable[[], None]) -> Child:
     code = 1
     try:
         os.close(reading)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program handles it, which is its first step
         streams()
         sys.argv = ["fheat", *words]
         os.write(writing, b"x")

@@ -64,6 +64,10 @@ def _attempt(words: list[str]) -> int:
         return _fail(f"{error}; see '{program()} {verb} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
+    except SystemExit as end:
+        if end.code == 1:  # rich ends a program so whose reader has left
+            return 0
+        raise
     except BrokenPipeError as error:
         return 0 if reader_left() else _crashed(error, words)
     except OSError as error:
