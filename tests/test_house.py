@@ -157,12 +157,14 @@ def test_training_data_and_verbs_know_no_method_by_name(path):
 
 # Files that are opened without `fheat.system.files.open_regular` or `read_capped`, and why that is safe.
 OPENED = {
-    "cli/main.py: os.open": "the null device",
+    "cli/crash.py: open": "writes the crash file",
+    "cli/streams.py: os.open": "the null device",
     "data/recipes/split.py: read_text": "a file of this package",
     "experiments/local.py: open": "the log of a worker, which this process has just created",
     "experiments/minutes.py: read_text": "a file of this package",
     "experiments/on_ray.py: open": "writes the log of a worker",
     "experiments/records.py: read_text": "a file of this package",
+    "inference/ledger.py: open": "appends to the journal of this run",
     "inference/memory.py: read_text": "a file of the system",
     "io/child.py: os.open": "the null device",
     "io/h5.py: h5py.File": "only in the confined process, and after open_regular",

@@ -132,6 +132,8 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
         "flips": True,
         "largest_component": True,
         "allow": [],
+        "precision": "auto",
+        "runtime": "auto",
     }
 
 
@@ -181,13 +183,13 @@ def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, opti
 
 @pytest.mark.parametrize(
     ("room", "name", "call"),
-    [(fheat.inference.folder, "read_image", 2), (fheat.inference.folder, "write_nifti", 2), (os, "fsync", 3)],
+    [(fheat.inference.folder, "read_image", 2), (fheat.inference.folder, "write_nifti", 2), (os, "fsync", 5)],
     ids=["reading", "segmented", "writing"],
 )
 def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
     model, scans, tmp_path, monkeypatch, capsys, room, name, call
 ):
-    """Interrupted in the second scan; its mask is what is flushed third, after the first mask and the folder."""
+    """Interrupted in the second scan; its mask is flushed fifth, after journal and first mask, each with the folder."""
     real, out, calls = getattr(room, name), tmp_path / "out", itertools.count(1)
 
     def interrupted(*given):
@@ -286,7 +288,7 @@ def test_masks_are_kept_unless_overwritten(model, scans, tmp_path, capsys):
     assert main(words) == 0
     before = (tmp_path / "out" / "case0.nii.gz").stat().st_mtime_ns
     assert main(words) == 0
-    assert "1 masks exist already and are kept; --overwrite replaces them" in capsys.readouterr().err
+    assert "1 mask of the same scan, model and settings kept; --overwrite replaces them" in capsys.readouterr().err
     assert (tmp_path / "out" / "case0.nii.gz").stat().st_mtime_ns == before
     records = [json.loads((tmp_path / "out" / name).read_text()) for name in ("run.json", "run-2.json")]
     assert [len(record["cases"]) for record in records] == [1, 0]

@@ -67,17 +67,22 @@ def test_masks_are_those_of_segment_and_the_record_says_what_was_done(predictor,
     written = json.loads((tmp_path / "out" / "run.json").read_text())
     assert written == json.loads(record.text())
     assert list(written) == [
-        "format", "model", "weights_sha256", "input", "settings", "versions", "device", "complete", "cases", "kept",
-        "refused",
+        "format", "model", "weights_sha256", "model_sha256", "input", "settings", "versions", "device", "complete",
+        "cases", "kept", "refused",
     ]  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["case0.nii.gz", "case1.nii.gz", "run.json"]
 
 
-def test_masks_that_exist_are_kept_unless_overwritten(predictor, scans, tmp_path):
+def test_a_file_of_others_in_the_place_of_a_mask_is_replaced_only_to_overwrite(predictor, scans, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "case0.nii.gz").write_bytes(b"mine")
     record = predict_folder(predictor, scans, tmp_path / "out", preview=False)
-    assert (record.kept, [scan.id for scan in record.cases]) == (["case0"], ["case1"])
+    assert (record.kept, [scan.id for scan in record.cases]) == ([], ["case1"])
+    assert list(record.refused) == ["bad", "case0"]
+    assert (
+        "case0.nii.gz: exists already, and is no mask of this program or was changed since" in record.refused["case0"]
+    )
+    assert record.refused["case0"].endswith("; move it, choose another folder, or add --overwrite")
     assert (tmp_path / "out" / "case0.nii.gz").read_bytes() == b"mine"
     again = predict_folder(predictor, scans, tmp_path / "out", preview=True, overwrite=True)
     assert (again.kept, [scan.id for scan in again.cases]) == ([], ["case0", "case1"])
@@ -167,5 +172,6 @@ def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
     image = Volume(np.zeros((8, 8, 8), np.int16), np.eye(4))
     for name in ("a.nii", "a.nii.gz"):
         write_nifti(image, tmp_path / "scans" / name)
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match="a"):
         predictor.segment_folder(tmp_path / "scans", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

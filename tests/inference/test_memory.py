@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from fheat import Predictor, create_model
-from fheat.inference.memory import activation_bytes
+from fheat.inference.memory import MemoryBound, activation_bytes
 from fheat.inference.windows import Windows
 from fheat.io import Volume
 
@@ -125,6 +126,19 @@ def test_the_slab_holds_every_channel_and_every_class():
         bound = predictor.memory(Volume(np.zeros((40, 30, 100, channels), dtype=np.int16), np.eye(4)))
         assert bound.slab == (channels + classes + 2) * (16 + 8) * 40 * 30 * 4
         assert (bound.scan, bound.reading, bound.mask) == (240_000 * channels, 240_000, 120_000)
+
+
+def test_the_total_is_the_largest_phase_with_its_reserve_and_the_picture():
+    """What is drawn after the windows comes on top: an allocator need not have given their memory back."""
+    parts = dict.fromkeys((part.name for part in fields(MemoryBound)), 0)
+    largest = {"program": 1000, "scan": 100, "mask": 50, "slab": 10, "planes": 20, "windows": 30}
+    bound = MemoryBound(**{**parts, **largest, "statistics": 40, "components": 59, "reading": 99})
+    assert bound.total == int(1.05 * (1000 + 100 + 50 + 60))
+    assert replace(bound, components=70).total == int(1.05 * (1000 + 100 + 50 + 70))
+    assert replace(bound, reading=200).total == int(1.05 * (1000 + 100 + 200))
+    assert replace(bound, picture=7).total == bound.total + 7
+    predictor = Predictor(nn.Conv3d(1, 2, 1), windows=Windows((16, 16, 16), (8, 8, 8)))
+    assert predictor.memory(Volume(np.zeros((16, 16, 16), np.int16), np.eye(4))).picture == 48 * 2**20
 
 
 def test_activations_of_a_known_chain():

@@ -235,7 +235,7 @@ def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
     pytest.importorskip("openvino")
     model = Parts().eval()
     predictor = Predictor(model, windows=Windows((10, 10, 10), (5, 5, 5)))
-    data = np.zeros((20, 20, 20, 2), dtype=np.float32)
+    data = np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32)
     monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 60_000)
     assert predictor.runtime == "torch"
     predictor.segment(data)  # 27 windows of 1000 voxels

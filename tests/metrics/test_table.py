@@ -157,7 +157,7 @@ def test_print_says_what_is_undefined():
     assert "dice mm" not in text
     assert lines[1].split()[:3] == ["a", "liver", "0.9047"]
     assert lines[2].split()[2:] == ["0.0000", "0.0000", *"-----", "missed"]
-    assert "'new\\nline'" in text
+    assert "new\\nline: 1 case" in text
     assert re.search(r"n +2 of 2 +2 of 2 +1 of 2", text)
     assert (
         "liver: 2 cases: 1 both, 1 missed, 0 spurious, 0 both_empty. Distances and surface_dice are undefined in 1"

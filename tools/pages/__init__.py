@@ -6,7 +6,20 @@ A page names a function in `<!--text NAME: ARGUMENT: ARGUMENT-->`; every public 
 from collections.abc import Callable
 from inspect import getmembers, isfunction
 
-from pages import analyses, demo, evidence, methods, models, networks, recipe, simulation, study, timing, training, trust
+from pages import (
+    analyses,
+    demo,
+    evidence,
+    methods,
+    models,
+    networks,
+    recipe,
+    simulation,
+    study,
+    timing,
+    training,
+    trust,
+)
 
 SUBJECTS = (analyses, demo, evidence, methods, models, networks, recipe, simulation, study, timing, training, trust)
 TEXTS: dict[str, Callable[..., str]] = {

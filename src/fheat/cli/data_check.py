@@ -16,6 +16,7 @@ from fheat.data.check import WORKERS, CheckRow, Report, check
 from fheat.data.layouts import open_dataset
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
+from fheat.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,18 @@ def run(arguments: Sequence[str]) -> None:
 
 def _print(report: Report) -> None:
     dataset = report.dataset
-    table = Table(title=f"{dataset.name} ({dataset.layout}), {len(report.rows)} cases")
+    table = Table(title=printable(f"{dataset.name} ({dataset.layout}), {len(report.rows)} cases"))
     table.add_column("case", no_wrap=True)
     for heading in ("split", "channels", "shape", "spacing, mm", "axes", "voxels per label", "content"):
         table.add_column(heading)
     for row in report.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*map(printable, _cells(row)))
     if report.rows:
         Console(width=max(Console().width, 140), markup=False).print(table)
     for problem in report.problems:
         name = f"{problem.case}: " if problem.case else ""
-        print(f"{problem.severity}: {name}{problem.field}: {problem.path}: {problem.reason}; {problem.remedy}")
+        reason = f"{problem.path}: {problem.reason}; {problem.remedy}"
+        print(printable(f"{problem.severity}: {name}{problem.field}: {reason}"))
     warnings = len(report.problems) - len(report.errors)
     print(f"{len(report.rows)} cases, {len(report.errors)} errors, {warnings} warnings.")
 

@@ -12,6 +12,7 @@ from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.data.phantom import SMALLEST, write_phantoms
 from fheat.system.progress import progress_bar
+from fheat.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -58,4 +59,4 @@ def run(arguments: Sequence[str]) -> None:
         written = {"target": str(options.target), "cases": options.cases, "test": options.test, "seed": options.seed}
         print(json.dumps(written, indent=1))
     else:
-        print(f"{options.cases} scans and {options.test} for testing in {options.target}")
+        print(printable(f"{options.cases} scans and {options.test} for testing in {options.target}"))

@@ -15,6 +15,7 @@ from fheat.data.recipes import RECIPES, RecipeOptions
 from fheat.data.recipes.prepare import Preparation, prepare
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
+from fheat.system.text import printable
 
 VERB = "data prepare"
 
@@ -99,7 +100,7 @@ def _text(summary: Preparation) -> str:
         lines.append(f"  missing     {len(summary.missing)} of the official split: {_few(summary.missing)}")
     if summary.left_out:
         lines.append(f"  left out    {len(summary.left_out)} not in the official split: {_few(summary.left_out)}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,10 +1,10 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
 import errno
-import io
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from fheat import __version__
-from fheat.system.errors import BadInput
+from fheat.cli.streams import drop_output, prepare_streams, reader_left, say
+from fheat.system.errors import FULL, BadInput
+from fheat.system.signals import EXIT, interruptible
+from fheat.system.text import printable
 from fheat.system.trust import trusting
 
 VERBS: Final = {
@@ -30,7 +33,12 @@ VERBS: Final = {
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
     "simulate": "train gates on plain signals: which close, which survive, and why",
 }
-EXIT_CODES: Final = "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 130 or 143 interrupted"
+EXIT_CODES: Final = (
+    "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"
+)
+NO_MEMORY: Final = "not enough memory; give less at a time, or use a machine with more"
+LONGEST_SAID: Final = 200
+"""Number of characters of an unforeseen error that are shown; its file has them all."""
 
 
 class UsageError(Exception):
@@ -40,9 +48,16 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file name is shown, whatever the terminal can print
+    try:
+        with interruptible():
+            prepare_streams()
+            return _attempt(words)
+    except KeyboardInterrupt as error:
+        return _fail("interrupted", error.args[0] if error.args else 130)
+
+
+def _attempt(words: list[str]) -> int:
+    """Run one verb; whatever it raises becomes one line and an exit code."""
     try:
         return _run(words)
     except UsageError as error:
@@ -50,18 +65,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error}; see '{program()} {verb} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
-    except BrokenPipeError:
-        # The reader left. Python would complain about the rest when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit as end:
+        if end.code == 1:  # rich ends a program so whose reader has left
+            return 0
+        raise
+    except BrokenPipeError as error:
+        return 0 if reader_left() else _crashed(error, words)
     except OSError as error:
-        no_room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-        remedy = "free space or choose a writable folder" if no_room else "choose another path"
-        return _fail(f"{error.filename or 'output'}: {error.strerror}; {remedy}", 4 if no_room else 3)
+        return _fail(*_system_error(error))
     except MemoryError:
-        return _fail("not enough memory; give less at a time, or use a machine with more", 4)
-    except KeyboardInterrupt as error:
-        return _fail("interrupted", error.args[0] if error.args else 130)
+        return _fail(NO_MEMORY, 4)
+    except Exception as error:
+        return _fail(NO_MEMORY, 4) if _lacks_memory(error) else _crashed(error, words)
+    finally:
+        drop_output()
+
+
+def _system_error(error: OSError) -> tuple[str, int]:
+    """Return what the system said of a file, what to do, and the exit code."""
+    no_room = error.errno in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS)
+    remedy = "free space or choose a writable folder" if no_room else "choose another path"
+    said = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename or 'output'}: {said}; {remedy}", 4 if no_room else 3
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Return whether torch says that memory is short: an error of its own on a GPU, a sentence on a CPU."""
+    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return said or type(error).__name__ == "OutOfMemoryError"
+
+
+def _crashed(error: Exception, words: list[str]) -> int:
+    """Say what nobody foresaw in one line, and leave the rest in a file."""
+    from fheat.cli.crash import write_crash  # what it imports nobody needs who has no bad luck
+
+    file = write_crash(error, words)
+    where = "no file could be written about it" if file is None else f"{file} has the details"
+    said = " ".join(str(error).split())[:LONGEST_SAID]
+    return _fail(f"internal error ({type(error).__name__}: {said}); {where}; please report it", 70)
 
 
 def program() -> str:
@@ -103,10 +144,15 @@ def _help() -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"fheat: {message}", file=sys.stderr)
+    say(f"fheat: {printable(message)}")
     return code
 
 
 def script() -> None:
     """Entry point of the installed program."""
-    sys.exit(main())
+    code = main()
+    for number in EXIT:  # all is done: a signal from now on ends the program without a word
+        signal.signal(number, signal.SIG_DFL)
+    if code in EXIT.values():
+        os._exit(code)  # without waiting for threads, whose work nobody wants any more
+    sys.exit(code)

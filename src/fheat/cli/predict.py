@@ -15,9 +15,10 @@ from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
-from fheat.inference.folder import FolderWatcher, PredictionRecord, SegmentedScan, Workload
+from fheat.inference.folder import Changed, FolderWatcher, Workload
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
+from fheat.inference.record import PredictionRecord, SegmentedScan
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
@@ -25,6 +26,7 @@ from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
+from fheat.system.text import counted, printable
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class Predict:
     masks come a picture of each with its contour on three planes, and run.json with everything that was done.
 
     Scans that cannot be used are named, the others still run, and the exit code is 3. Scans that do not look like the
-    training scans of the model are segmented after a note. Masks that exist are kept, so the same command goes on after
-    an interruption.
+    training scans of the model are segmented after a note. A mask that exists is kept if run.json says that it was made
+    of this scan with this model and these settings, so the same command goes on after an interruption. Files that fheat
+    did not make, or that were edited since, are not replaced.
 
     Example: fheat predict la-4 scan.nii.gz masks
 
@@ -83,7 +86,10 @@ class Predict:
     preview: bool = True
     """Leave out ID.png, which shows the contour on three planes."""
     overwrite: bool = False
-    """Replace masks that exist already, instead of keeping them."""
+    """Replace files in the place of a mask, whoever made them, instead of keeping or refusing them."""
+    changed: Changed = "recompute"
+    """Where a mask of fheat was made of another scan, or with another model or other settings: segment again, or refuse
+    the scan."""
     engine: Literal["local", "ray"] = "local"
     """Segment one scan after the other here, or many at once on a Ray cluster whose machines share INPUT and OUT."""
     parallel: int | None = None
@@ -109,7 +115,10 @@ def run(arguments: Sequence[str]) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if record.kept:
-        print(f"{len(record.kept)} masks exist already and are kept; --overwrite replaces them", file=sys.stderr)
+        print(
+            f"{counted(len(record.kept), 'mask')} of the same scan, model and settings kept; --overwrite replaces them",
+            file=sys.stderr,
+        )
     if options.json:
         print(record.text(), end="")
     if record.refused:
@@ -136,6 +145,7 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
                 mask_format=options.format,
                 preview=options.preview,
                 overwrite=options.overwrite,
+                changed=options.changed,
                 watcher=watcher,
             )
     return _predictor(options, models).segment_folder(
@@ -144,6 +154,7 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
         mask_format=options.format,
         preview=options.preview,
         overwrite=options.overwrite,
+        changed=options.changed,
         watcher=watcher,
     )
 
@@ -154,17 +165,17 @@ class _Watcher(FolderWatcher):
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Show a bar while the scan is segmented."""
-        with progress_bar(case) as show:
+        with progress_bar(printable(case)) as show:
             yield show
 
     def segmented(self, scan: SegmentedScan) -> None:
         """Print what differs most in a scan that does not look like the training scans."""
         if scan.unusual:
-            print(f"note: {unusual_text(scan.id, scan.unusual)}", file=sys.stderr)
+            print(f"note: {printable(unusual_text(scan.id, scan.unusual))}", file=sys.stderr)
 
     def refused(self, case: str, reason: str) -> None:
         """Print the scan and the reason."""
-        print(f"refused {case}: {reason}", file=sys.stderr)
+        print(printable(f"refused {case}: {reason}"), file=sys.stderr)
 
 
 class _Printer(_Watcher):
@@ -179,7 +190,7 @@ class _Printer(_Watcher):
         """Print what the scan will take."""
         missed = f", {100 * workload.unseen:.1f} % of the voxels not looked at" if workload.unseen else ""
         windows = f"{workload.windows} {'window' if workload.windows == 1 else 'windows'}"
-        print(f"{case}: {windows}{missed}, {workload.bound}", file=sys.stderr)
+        print(printable(f"{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
         with super().segmenting(case, workload) as show:
             yield show
 
@@ -187,11 +198,12 @@ class _Printer(_Watcher):
         """Print the scan with the volume of every class."""
         super().segmented(scan)
         if self._model is not None:
-            print(self._model, file=self._out)
+            print(printable(self._model), file=self._out)
             self._model = None
         shape = "x".join(map(str, scan.shape))
         volumes = ", ".join(f"{name} {millilitres:.1f} ml" for name, millilitres in scan.millilitres.items())
-        print(f"{scan.id}  {shape}  {volumes}  {scan.seconds:.1f} s  {scan.mask}", file=self._out, flush=True)
+        line = f"{scan.id}  {shape}  {volumes}  {scan.seconds:.1f} s  {scan.mask}"
+        print(printable(line), file=self._out, flush=True)
 
 
 def _check_order(options: Predict) -> None:

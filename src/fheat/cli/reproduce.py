@@ -13,7 +13,7 @@ from fheat.cli.main import UsageError, command
 from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
-from fheat.system.text import counted
+from fheat.system.text import counted, printable
 
 if TYPE_CHECKING:
     from fheat.experiments.plan import Plan
@@ -136,6 +136,6 @@ def _reproduce(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
         print(f"next: {command('report', plan.runs / 'NAME-KEY')} shows a run on one page")
     failed = {name: reason for one in shown for name, reason in one.failures.items()}
     for name, reason in failed.items():
-        print(f"failed {name}: {reason}", file=sys.stderr)
+        print(printable(f"failed {name}: {reason}"), file=sys.stderr)
     if failed:
         raise BadInput(plan.out, f"has {counted(len(failed), 'failure')}", "see the lines above for each")

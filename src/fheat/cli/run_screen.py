@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fheat.experiments.engine import Failure, RunsWatcher
 from fheat.experiments.planned import Outcome
-from fheat.system.text import aligned
+from fheat.system.text import aligned, printable
 from fheat.training.observers import Look
 
 SECONDS_BETWEEN_LINES = 60.0
@@ -50,7 +50,7 @@ class _Lines(RunsWatcher):
 
     def _say(self, name: str, words: str) -> None:
         self._said[name] = time.monotonic()
-        print(f"{name}: {words}", file=sys.stderr, flush=True)
+        print(printable(f"{name}: {words}"), file=sys.stderr, flush=True)
 
 
 class _Screen(RunsWatcher):
@@ -77,7 +77,7 @@ class _Screen(RunsWatcher):
         self._running.pop(name, None)
         self._done += isinstance(end, Outcome)
         self._failed += isinstance(end, Failure)
-        self._live.console.print(Text(f"{name}: {ended(end)}"))
+        self._live.console.print(Text(printable(f"{name}: {ended(end)}")))
         self._show()
 
     def _show(self) -> None:

@@ -21,6 +21,7 @@ from fheat.studies.simulation.record import NAME as RECORD
 from fheat.system.files import check_folder, check_new_file, write_file
 from fheat.system.machine import machine
 from fheat.system.progress import progress_bar
+from fheat.system.text import printable
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def run(arguments: Sequence[str]) -> None:
     if options.out is not None:  # before printing, so that a closed pipe does not lose the result
         write_file(options.out / RECORD, _text(content).encode() + b"\n")
         write_file(options.out / PICTURE, simulation_picture(record))
-        text += "" if options.json else f"\n\nwrote {options.out / RECORD}, {options.out / PICTURE}"
+        text += "" if options.json else f"\n\n{printable(f'wrote {options.out / RECORD}, {options.out / PICTURE}')}"
     print(text)
 
 
@@ -92,7 +93,7 @@ def _redraw(options: Simulate) -> None:
     assert options.from_ is not None
     record, content = read_simulation(options.from_)
     write_file(options.out / PICTURE, simulation_picture(record))
-    print(_text(content) if options.json else f"{simulation_table(record)}\n\nwrote {options.out / PICTURE}")
+    print(_text(content) if options.json else f"{simulation_table(record)}\n\nwrote {printable(options.out / PICTURE)}")
 
 
 def _text(content: dict[str, Any]) -> str:

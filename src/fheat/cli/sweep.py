@@ -14,6 +14,7 @@ from fheat.cli.main import UsageError, command
 from fheat.cli.options import check_device, parse
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code
+from fheat.system.text import printable
 
 if TYPE_CHECKING:
     from fheat.experiments.engine import Engine
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str]) -> None:
         print(f"* the best; wrote {options.out / CSV} and {options.out / MARKDOWN}; next:")
         print(f"  {command('report', best.folder(options.out))}")
     for failure in failures:
-        print(f"failed {failure.name}: {failure.reason}", file=sys.stderr)
+        print(printable(f"failed {failure.name}: {failure.reason}"), file=sys.stderr)
     if failures:
         raise BadInput(options.out, f"{len(failures)} of {len(ends)} runs failed", "see the lines above for each")
 

@@ -75,13 +75,16 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None
         progress: called with the number of cases done and their total.
     """
     rows, problems = [], [*dataset.problems, *_listing_problems(dataset)]
-    with ThreadPoolExecutor(max_workers=workers) as pool:
+    pool = ThreadPoolExecutor(max_workers=workers)
+    try:
         results = pool.map(lambda case: _check_case(case, dataset), dataset.cases)
         for done, (row, case_problems) in enumerate(results, start=1):
             rows.append(row)
             problems += case_problems
             if progress is not None:
                 progress(done, len(dataset.cases))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
     problems += _same_content(dataset, rows)
     return Report(dataset, tuple(rows), tuple(problems))
 

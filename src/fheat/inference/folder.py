@@ -1,36 +1,38 @@
 """Segment every scan of a folder: which masks are kept, which scans are refused, and a record of what was done."""
 
 import errno
-import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 
-from fheat import __version__
-from fheat.data.appearance import Unusual
 from fheat.data.case import Case
 from fheat.data.inputs import scans_at
 from fheat.data.read import read_image
+from fheat.inference.ledger import Journal, Ledger, Making, file_sha256, scan_sha256
 from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.predictor import MaskFormat, Predictor
+from fheat.inference.record import PredictionRecord, SegmentedScan, new_record
 from fheat.io import read_series
 from fheat.io.dicom import Series
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
-from fheat.models.folder import WEIGHTS, read_manifest
-from fheat.models.zoo import find_folder
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.progress import Progress, silent
+from fheat.system.signals import finishing
+
+Changed = Literal["recompute", "refuse"]
+"""What to do with a scan that has a mask of ours of another scan, model or setting: a new mask, or none."""
 
 
 @dataclass(frozen=True)
@@ -45,59 +47,8 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class SegmentedScan:
-    """What `run.json` says of one scan that has a mask."""
-
-    id: str
-    images: list[str]
-    mask: str
-    shape: list[int]
-    spacing: list[float]
-    orientation: str
-    windows: int
-    unseen: float
-    runtime: str
-    precision: str
-    memory_bound_bytes: int
-    memory_parts_bytes: dict[str, int]
-    seconds: float
-    millilitres: dict[str, float]
-    unusual: list[Unusual]
-    """In what the scan differs from the training scans of the model, the greatest difference first."""
-
-
-@dataclass
-class PredictionRecord:
-    """What `run.json` says: the model, the settings, and what became of every scan."""
-
-    model: str
-    weights_sha256: str | None
-    """Hash of the weight file, or of each of several; None for a network that was not loaded from a folder."""
-    input: str
-    settings: dict[str, Any]
-    versions: dict[str, str]
-    device: str
-    complete: bool = False
-    """Whether the run came to its end; an interrupted one lists what it had done."""
-    cases: list[SegmentedScan] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    """Scans that had a mask already."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Scans that were not segmented, each with the reason in one line."""
-
-    @property
-    def scans(self) -> int:
-        """Number of scans that were looked at."""
-        return len(self.cases) + len(self.kept) + len(self.refused)
-
-    def text(self) -> str:
-        """Return the JSON."""
-        return json.dumps({"format": 1, **asdict(self)}, indent=1) + "\n"
-
-
-@dataclass(frozen=True)
 class LeftOut:
-    """A scan that was not segmented: refused for a reason, or kept, without one, because it had a mask already."""
+    """A scan that was not segmented: refused for a reason, or kept, without one, because it had its mask already."""
 
     id: str
     reason: str | None = None
@@ -134,6 +85,7 @@ def predict_folder(
     mask_format: MaskFormat = "nifti",
     preview: bool = True,
     overwrite: bool = False,
+    changed: Changed = "recompute",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, in the scan's own place, and return the record of what was done.
@@ -144,20 +96,34 @@ def predict_folder(
         target: folder for the masks, created if needed.
         mask_format: `nifti` writes ID.nii.gz, `seg` DICOM SEG (ID.dcm) for DICOM series.
         preview: write ID.png, a picture of the mask's contour on three planes, too.
-        overwrite: replace masks that exist, instead of keeping them.
+        overwrite: replace masks that exist, whoever made them.
+        changed: what to do with a scan that has a mask of ours of another scan, model or setting.
         watcher: hears what becomes of each scan.
+
+    A mask that exists is kept where the hashes of mask, scan and model and the settings are those that run.json states.
+    A file that we did not make, or that was edited since, is never replaced without `overwrite`: its scan is refused.
 
     A scan that cannot be used is listed in `refused` and the others still run; one that does not look like the training
     scans is segmented, and its record says in what it differs. The record is written to run.json in
-    `target`, or run-2.json, ... where that exists, also where the run is interrupted. Raises `BadInput` where no scan
+    `target`, or run-2.json, ... where that exists, also where the run is interrupted. A signal that asks to stop does
+    so after the scan in work, or within it after `system.signals.GRACE` seconds. Raises `BadInput` where no scan
     can be read or a mask would replace a scan, and `ValueError` for DICOM SEG without DICOM.
     """
     heard = watcher or FolderWatcher()
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview)
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed)
     cases = scans_at(source)
     masks.check(source, cases)
     record = new_record(predictor, source)
-    fill_record(record, cases, masks, (attempt(case, predictor, masks, heard) for case in cases), heard)
+    ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
+
+    def results() -> Generator[Result, None, None]:
+        for case in cases:
+            with finishing():  # until the result is entered, which is when the next one is asked for
+                done = masks.earlier(case, ledger, record.making)
+                yield done or attempt(case, predictor, masks, heard, journal)
+
+    with closing(results()) as found:
+        fill_record(record, cases, masks, found, heard, ledger, journal)
     return record
 
 
@@ -167,12 +133,15 @@ def fill_record(
     masks: "Masks",
     results: Iterable[Result],
     watcher: FolderWatcher,
+    ledger: Ledger,
+    journal: Journal,
 ) -> None:
     """Enter what became of each case, in the order of the cases, and write the record, also after an interruption."""
     try:
         for result in results:
             if isinstance(result, SegmentedScan):
                 record.cases.append(result)
+                journal.done(asdict(result))
                 watcher.segmented(result)
             elif result.reason is None:
                 record.kept.append(result.id)
@@ -186,6 +155,8 @@ def fill_record(
         record.kept.sort(key=place.__getitem__)
         record.refused = dict(sorted(record.refused.items(), key=lambda refusal: place[refusal[0]]))
         write_file(masks.record_path(), record.text().encode())
+        ledger.drop_journals({Path(scan.mask).name for scan in record.cases})
+        journal.remove()
 
 
 @dataclass(frozen=True)
@@ -196,21 +167,44 @@ class Masks:
     format: MaskFormat
     overwrite: bool
     preview: bool
+    changed: Changed = "recompute"
 
     def path(self, case: Case) -> Path:
         """Return the file of the mask of a scan."""
         return self.folder / f"{case.id}{'.dcm' if self.format == 'seg' else '.nii.gz'}"
 
-    def keeps(self, case: Case) -> bool:
-        """Return whether the scan has a mask that is not replaced."""
-        return not self.overwrite and self.path(case).exists()
+    def earlier(self, case: Case, ledger: Ledger, making: Making) -> Result | None:
+        """Return what an earlier run, or a file in the place of the mask, make of a scan; None if it is still to do.
+
+        What a run did that was killed before it wrote a record is an entry of this one.
+        """
+        if self.overwrite:
+            return None
+        mask = self.path(case)
+        try:
+            standing, made = ledger.standing(mask, partial(scan_sha256, case.images), making)
+        except (BadInput, OSError):  # of a scan that cannot be read, which is refused with its reason
+            return None
+        if standing == "foreign":
+            reason = "exists already, and is no mask of this program or was changed since"
+            return LeftOut(case.id, str(BadInput(mask, reason, "move it, choose another folder, or add --overwrite")))
+        if standing == "changed" and self.changed == "refuse":
+            reason = "was made of another scan, or with another model or other settings"
+            return LeftOut(case.id, str(BadInput(mask, reason, "leave out --changed refuse, or move it")))
+        if standing != "same" or made is None:
+            return None
+        return LeftOut(case.id) if made.entry is None else SegmentedScan.again(made.entry, case, mask)
 
     def check(self, source: str | Path, cases: Sequence[Case]) -> None:
         """Refuse before the first scan what would fail after it, then create the folder."""
-        names = [case.id for case in cases]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise BadInput(source, f"has two scans named {twice}", "rename one; their masks would collide")
+        named: dict[str, Case] = {}
+        for case in cases:
+            other = named.setdefault(case.id, case)
+            if other is not case:
+                files = f"{other.images[0]} and {case.images[0]}"
+                raise BadInput(
+                    source, f"has two scans named {case.id}, {files}", "rename one: their masks would collide"
+                )
         if self.format == "seg" and not all(case.images[0].is_dir() for case in cases):
             raise ValueError("DICOM SEG refers to a DICOM series: give a DICOM folder, or leave out --format seg")
         inputs = {os.path.realpath(image) for case in cases for image in case.images}
@@ -242,19 +236,22 @@ class Masks:
             raise BadInput(case.images[0], "its name is too long for a mask beside it", "rename it") from None
 
 
-def attempt(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher) -> Result:
-    """Segment one scan, unless its mask is kept, and say what became of it."""
-    if masks.keeps(case):
-        return LeftOut(case.id)
+def attempt(
+    case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher, journal: Journal | None = None
+) -> Result:
+    """Segment one scan and say what became of it; the mask is announced in the journal before it is written."""
     try:
-        return _segment(case, predictor, masks, watcher)
+        return _segment(case, predictor, masks, watcher, journal)
     except (BadInput, ValueError, RuntimeError, MemoryError) as error:
         return LeftOut(case.id, _reason(case, error))
 
 
-def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher) -> SegmentedScan:
+def _segment(
+    case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatcher, journal: Journal | None
+) -> SegmentedScan:
     """Read, segment and write one scan."""
     begin = time.perf_counter()
+    hashes = scan_sha256(case.images)  # before reading: a scan that changes meanwhile is then segmented again
     source = read_series(case.images[0]) if masks.format == "seg" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
@@ -266,11 +263,15 @@ def _segment(case: Case, predictor: Predictor, masks: Masks, watcher: FolderWatc
     unusual = predictor.unusual(scan)
     with watcher.segmenting(case.id, workload) as show:
         mask = predictor.segment(scan, progress=show, check=False)
+    if journal is not None:
+        journal.begin([masks.path(case).name])
     masks.write(case, source, mask, predictor.labels)
     return SegmentedScan(
         id=case.id,
         images=[str(image) for image in case.images],
+        images_sha256=list(hashes),
         mask=str(masks.path(case)),
+        mask_sha256=file_sha256(masks.path(case)),
         shape=list(mask.data.shape),
         spacing=list(mask.spacing),
         orientation=mask.orientation,
@@ -307,24 +308,3 @@ def _millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str
     voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
     counts = label_counts(mask.data)
     return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in classes.items()}
-
-
-def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
-    """Return the record of a run that has not segmented anything yet."""
-    hashes = [read_manifest(find_folder(source)).sha256[WEIGHTS] for source in predictor.sources]
-    return PredictionRecord(
-        model=", ".join(map(str, predictor.sources)) or type(predictor.network).__name__,
-        weights_sha256=", ".join(hashes) or None,
-        input=str(source),
-        settings={
-            "window": predictor.windows.size,
-            "stride": predictor.windows.stride,
-            "thinned": predictor.windows.thinned,
-            "weights": predictor.weights,
-            "flips": predictor.flips,
-            "largest_component": predictor.largest_component,
-            "allow": predictor.allow,
-        },
-        versions={"fheat": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        device=str(predictor.device),
-    )

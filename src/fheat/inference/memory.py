@@ -24,11 +24,16 @@ _PLANE_COPIES: Final = 5
 """Number of float32 copies of the planes being converted: their intensities mapped, a plane in float64, resampling."""
 _COMPONENT_BYTES: Final = 14
 """Bytes per voxel for two masks, 32-bit component numbers, and what finding and counting them takes."""
+_PICTURE_BYTES: Final = 48 * 2**20
+"""Bytes for matplotlib, which is loaded for the first mask, and its canvas: measured 24 + 22 MiB."""
 
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part. The peak is at most program, scan and the largest phase after reading, and 5 % more."""
+    """Bytes of each part. The peak is at most program, scan and the largest phase after reading, 5 % more, and picture.
+
+    What an allocator keeps after the windows is still there when the picture is drawn, which therefore adds to it.
+    """
 
     program: int
     """Memory of interpreter, libraries and network before the scan is read."""
@@ -48,12 +53,14 @@ class MemoryBound:
     """Memory of the tensors alive during one forward pass of a batch."""
     components: int
     """Memory for finding the largest components, when everything above but scan and mask is released."""
+    picture: int
+    """Memory for the library that draws the picture of a mask, and for drawing it."""
 
     @property
     def total(self) -> int:
         """Bytes at the peak."""
         work = self.mask + max(self.statistics, self.slab + self.planes + self.windows, self.components)
-        return int(_RESERVE_FACTOR * (self.program + self.scan + max(self.reading, work)))
+        return int(_RESERVE_FACTOR * (self.program + self.scan + max(self.reading, work))) + self.picture
 
     def __str__(self) -> str:
         return f"memory at most {self.total / 2**20:,.0f} MiB"
@@ -96,6 +103,7 @@ def memory_bound(
         planes=_PLANE_COPIES * max(scan.channels, classes) * plane * source_planes * _FLOAT32_BYTES,
         windows=activations,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
+        picture=_PICTURE_BYTES,
     )
 
 

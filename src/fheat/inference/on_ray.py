@@ -9,7 +9,6 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,16 +19,17 @@ import torch
 from fheat.data.case import Case
 from fheat.data.inputs import scans_at
 from fheat.inference.folder import (
+    Changed,
     FolderWatcher,
     LeftOut,
     Masks,
-    PredictionRecord,
     Result,
     attempt,
     fill_record,
-    new_record,
 )
+from fheat.inference.ledger import Ledger
 from fheat.inference.predictor import MaskFormat, Predictor
+from fheat.inference.record import PredictionRecord, new_record
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
 from fheat.system.errors import BadInput
 
@@ -52,6 +52,7 @@ def predict_on_ray(
     mask_format: MaskFormat = "nifti",
     preview: bool = True,
     overwrite: bool = False,
+    changed: Changed = "recompute",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, on all machines of a cluster; see `predict_folder` for what is not said here.
@@ -67,20 +68,23 @@ def predict_on_ray(
         mask_format: as for `predict_folder`.
         preview: as for `predict_folder`.
         overwrite: as for `predict_folder`.
+        changed: as for `predict_folder`.
         watcher: hears of every scan that is segmented or refused.
     """
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview)
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed)
     cases = scans_at(source)
     masks.check(source, cases)
     with cluster(address) as ray:
         share = share_of(machines_of(ray), parallel or 1, device)
-        pool = _Pool(ray, share, build, replace(masks, overwrite=True))  # what is kept is known beforehand
+        pool = _Pool(ray, share, build, masks)
         try:
             record = pool.begin(source)
-            kept = {case.id for case in cases if masks.keeps(case)}
-            left = [case for case in cases if case.id not in kept]
-            results = chain(map(LeftOut, kept), pool.results(left))
-            fill_record(record, cases, masks, results, watcher or FolderWatcher())
+            ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
+            earlier = {case.id: masks.earlier(case, ledger, record.making) for case in cases}
+            left = [case for case in cases if earlier[case.id] is None]
+            journal.begin([masks.path(case).name for case in left])
+            results = chain([done for done in earlier.values() if done is not None], pool.results(left))
+            fill_record(record, cases, masks, results, watcher or FolderWatcher(), ledger, journal)
         finally:
             pool.end()
     return record

@@ -1,10 +1,14 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
+import hashlib
+import json
 import warnings
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -31,7 +35,8 @@ from fheat.networks.registry import NetworkSpec
 from fheat.system.progress import Progress
 
 if TYPE_CHECKING:
-    from fheat.inference.folder import FolderWatcher, PredictionRecord
+    from fheat.inference.folder import Changed, FolderWatcher
+    from fheat.inference.record import PredictionRecord
 
 MaskFormat = Literal["nifti", "seg"]
 """Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
@@ -62,6 +67,9 @@ class Predictor:
             bfloat16 where that keeps the classes of the first windows with foreground.
         allow: `["implausible-spacing"]` takes scans with a geometry that no scanner gives, such as micrographs; they
             raise `BadInput` otherwise, see `fheat.data.plausible`.
+
+    Several threads may use one predictor: their scans are read and prepared at the same time, and their windows run one
+    scan after the other, as a runtime has one network and one workspace. The masks are those of calls in turn.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
@@ -100,10 +108,12 @@ class Predictor:
             self.network, runtime, self.device, precision, batch=batch, regions=bool(self.card.regions)
         )
         self.windows = windows or self._windows()
+        self.wanted_runtime, self.wanted_precision = runtime, precision
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
         self.batch, self.allow = batch, tuple(allow)
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
+        self._lock = RLock()
         self.sliding(None)
 
     @overload
@@ -170,13 +180,21 @@ class Predictor:
         mask_format: MaskFormat = "nifti",
         preview: bool = True,
         overwrite: bool = False,
+        changed: "Changed" = "recompute",
         watcher: "FolderWatcher | None" = None,
     ) -> "PredictionRecord":
         """Segment every scan of a folder, a file or a dataset; see `fheat.inference.folder.predict_folder`."""
         from fheat.inference.folder import predict_folder  # which segments with this class
 
         return predict_folder(
-            self, source, target, mask_format=mask_format, preview=preview, overwrite=overwrite, watcher=watcher
+            self,
+            source,
+            target,
+            mask_format=mask_format,
+            preview=preview,
+            overwrite=overwrite,
+            changed=changed,
+            watcher=watcher,
         )
 
     @property
@@ -197,6 +215,20 @@ class Predictor:
             named[values[0]] = f"{name} without {inner}" if len(values) > 1 else name
         return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
 
+    @cached_property
+    def model_sha256(self) -> str:
+        """Hash of all that the model adds to a mask: weights, layers, preprocessing, classes and regions.
+
+        Unlike the hash of a weight file it is known of every network, also of one in memory.
+        """
+        card = self.card.model_dump(mode="json", include={"preprocessing", "classes", "regions"})
+        digest = hashlib.sha256(f"{self.network}\n{json.dumps(card, sort_keys=True)}\n".encode())
+        for name, value in self.network.state_dict().items():
+            if isinstance(value, Tensor):
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
     @property
     def runtime(self) -> str:
         """What runs the next window: `torch`, `onnx` or `openvino`."""
@@ -215,13 +247,15 @@ class Predictor:
     def memory(self, volume: Volume) -> MemoryBound:
         """Return a bound on the memory that `segment` holds, without segmenting the volume."""
         scan = self.scan(volume)
-        self._expect(scan)
-        classes, activations = self._trial(scan.channels)
+        with self._lock:
+            self._expect(scan)
+            classes, activations = self._trial(scan.channels)
+            program = self._program
         return memory_bound(
             self.sliding(None),
             scan,
             volume.data.nbytes,
-            program=self._program,
+            program=program,
             classes=classes,
             activations=activations,
             components=self.largest_component,
@@ -270,16 +304,17 @@ class Predictor:
 
     def _segment(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Volume:
         sliding = self.sliding(progress)
-        self._expect(scan)
         axis = sliding.axis(scan.shape)
         restorer = Restorer(volume, scan, axis, self.card.regions)
 
         def planes(start: int, stop: int) -> Tensor:
             return scan.planes(axis, start, stop).to(self.device)
 
-        for part in sliding.stream(planes, scan.shape, scan.channels):
-            restorer.add(*part)
-        del part  # a view that would keep the slab while components are found
+        with self._lock:  # a runtime may use the memory of its output again with the next window
+            self._expect(scan)
+            for part in sliding.stream(planes, scan.shape, scan.channels):
+                restorer.add(*part)
+            del part  # a view that would keep the slab while components are found
         if self.largest_component:
             keep_largest(restorer.mask.data, self.card.regions)
         return restorer.mask

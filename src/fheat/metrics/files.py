@@ -89,7 +89,7 @@ def evaluate_files(
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
     reasons = {case: printable(refused[case]) for case in sorted(refused)}
-    sources = printable(str(prediction)), printable(str(reference))
+    sources = printable(prediction), printable(reference)
     return Table(tuple(rows), unit, tolerance, *sources, reasons, tuple(map(printable, notes)), versions or {})
 
 
@@ -128,7 +128,7 @@ def _for_each(
             results.append(result)
             progress(len(results), len(pairs))
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
     by_case = {pair.case: result for pair, result in zip(pairs, results, strict=True)}
     refused.update({case: result for case, result in by_case.items() if isinstance(result, str)})
     return {case: result for case, result in by_case.items() if not isinstance(result, str)}

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final
 
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, located
 
 TEXT_LIMIT: Final = 4 * 2**20
 """Largest number of bytes of a text that people write, such as settings or a model card."""
@@ -101,8 +101,10 @@ def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
         with open(fresh, "xb") as file:
             _write_through(file, [data] if isinstance(data, bytes) else data)
         fresh.replace(target)
-    except BaseException:
+    except BaseException as error:
         fresh.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise located(error, target, len(data) if isinstance(data, bytes) else None) from None
         raise
     _flush_names(target.parent)
 
@@ -131,6 +133,8 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
                 stale.rename(target)
             raise
         _flush_names(target.parent)
+    except OSError as error:
+        raise located(error, target, sum(map(len, files.values()))) from None
     finally:
         if target.exists() or not stale.exists():
             shutil.rmtree(bench, ignore_errors=True)

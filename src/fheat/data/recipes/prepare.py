@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fheat.data.recipes.base import Download, Recipe, RecipeOptions, Source
 from fheat.data.recipes.split import Split, split_of
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
+from fheat.system.signals import obey_parent
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,14 @@ def _outcomes(
     if workers <= 1:
         yield from zip(cases, map(work, cases), strict=True)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    others = set(active_children())
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=obey_parent)
     try:
         yield from zip(cases, pool.map(work, cases), strict=True)
+    except KeyboardInterrupt:
+        for worker in set(active_children()) - others:
+            worker.terminate()
+        raise
     except BrokenProcessPool:
         raise BadInput(target, "a worker died, probably for lack of memory", "give --workers 1") from None
     finally:

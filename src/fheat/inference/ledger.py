@@ -1,0 +1,195 @@
+"""Which masks of a folder were made by this program, and from what: what may be kept, made again, or not be touched.
+
+The records run.json, run-2.json, ... list every mask with its hash and with the hashes of what decides its voxels: the
+files of the scan, the model, the settings. While a run goes on, the same entries are appended to a journal,
+`.run-TOKEN.jsonl`, which the record replaces at the end. A run that is killed leaves its journal, from which the next
+one goes on. A mask is announced there before it is written, so that one that was not entered any more is known to be
+ours.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from fheat.system.errors import BadInput, located
+from fheat.system.files import LOG_LIMIT, open_regular, read_capped, write_file
+
+RECORDS: Final = "run*.json"
+JOURNALS: Final = ".run-*.jsonl"
+
+Standing = Literal["free", "same", "changed", "foreign"]
+"""Of the place of a mask: nothing there, or nothing that is finished; a mask of the same scan, model and settings; one
+of ours of others; a file that we did not make, or that was edited since."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """What decides the voxels of all masks of a run: the hash of the model, the settings, and the kind of device."""
+
+    model: str
+    settings: Mapping[str, Any]
+    device: str
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Making":
+        """Return that of a record, or of the first line of a journal, as JSON has it."""
+        return cls(str(content.get("model_sha256")), _plain(content["settings"]), str(content["device"]).split(":")[0])
+
+
+@dataclass(frozen=True)
+class Made:
+    """A mask that was made: its hash, those of the files of its scan, and its entry where only a journal has it."""
+
+    mask: str
+    images: tuple[str, ...]
+    making: Making
+    entry: dict[str, Any] | None = None
+
+
+class Ledger:
+    """The masks that the records and journals of a folder list, by the names of their files.
+
+    What cannot be read there is left out: its masks are then not known to be ours.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._made: dict[str, list[Made]] = {}
+        self._begun: set[str] = set()
+        self._journals: dict[Path, set[str]] = {}
+        for path in sorted(folder.glob(RECORDS)):
+            self._take(_json(_text(path)))
+        for path in sorted(folder.glob(JOURNALS)):
+            self._take_journal(path)
+
+    def standing(
+        self, mask: Path, images: Callable[[], tuple[str, ...]], making: Making
+    ) -> tuple[Standing, Made | None]:
+        """Return how it stands with the place of a mask, and for `same` how that was made.
+
+        `images` returns the hashes of the files of the scan, and is called where a mask of ours is there.
+        """
+        if not mask.exists():
+            return "free", None
+        try:
+            found = file_sha256(mask)
+        except BadInput:
+            return "foreign", None
+        ours = [made for made in self._made.get(mask.name, ()) if made.mask == found]
+        if not ours:
+            return ("free" if mask.name in self._begun else "foreign"), None
+        files = images()
+        same = [made for made in ours if (made.images, made.making) == (files, making)]
+        return ("same", same[0]) if same else ("changed", None)
+
+    def drop_journals(self, masks: set[str]) -> None:
+        """Remove the journals of earlier runs that name no mask but these, which a record has now."""
+        for path, named in self._journals.items():
+            if named <= masks:
+                path.unlink(missing_ok=True)
+
+    def _take(self, record: Any) -> None:
+        try:
+            making = Making.of(record)
+            for entry in record["cases"]:
+                made = Made(entry["mask_sha256"], tuple(entry["images_sha256"]), making)
+                self._made.setdefault(Path(entry["mask"]).name, []).append(made)
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return  # of an earlier version, or not ours
+
+    def _take_journal(self, path: Path) -> None:
+        named = self._journals.setdefault(path, set())
+        first, *lines = map(_json, _text(path).splitlines() or [""])
+        try:
+            making = Making.of(first)
+        except (TypeError, KeyError, AttributeError):
+            return
+        for line in lines:
+            try:
+                if "begun" in line:
+                    self._begun.add(line["begun"])
+                    named.add(line["begun"])
+                    continue
+                entry, name = line["done"], Path(line["done"]["mask"]).name
+                made = Made(entry["mask_sha256"], tuple(entry["images_sha256"]), making, entry)
+                if any(made.mask == other.mask and other.entry is None for other in self._made.get(name, ())):
+                    named.discard(name)  # a record has it, too
+                else:
+                    self._made.setdefault(name, []).append(made)
+            except (TypeError, KeyError, ValueError):
+                continue  # the last line of a run that was killed
+
+
+class Journal:
+    """The journal of a run that goes on; each line is on the disk before the next step."""
+
+    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+        self.path = folder / f".run-{secrets.token_hex(8)}.jsonl"
+        write_file(self.path, _line(head))
+
+    def begin(self, masks: Sequence[str]) -> None:
+        """Announce masks that are about to be written."""
+        self._append(b"".join(_line({"begun": mask}) for mask in masks))
+
+    def done(self, entry: Mapping[str, Any]) -> None:
+        """Enter a mask that is written."""
+        self._append(_line({"done": entry}))
+
+    def remove(self) -> None:
+        """Remove the journal, whose entries the record has."""
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            with open(self.path, "ab", buffering=0) as file:
+                file.write(lines)
+                getattr(os, "fdatasync", os.fsync)(file.fileno())
+        except OSError as error:
+            raise located(error, self.path, len(lines)) from None
+
+
+def scan_sha256(images: Sequence[Path]) -> tuple[str, ...]:
+    """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names."""
+    return tuple(_series_sha256(image) if image.is_dir() else file_sha256(image) for image in images)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hash of a regular file; anything else raises `BadInput`, at once."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _series_sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            digest.update(f"{os.fsencode(file.name).hex()} {file_sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_capped(path, LOG_LIMIT).decode(errors="replace")
+    except (OSError, BadInput):
+        return ""
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are read back from JSON, which has lists only."""
+    found: dict[str, Any] = json.loads(json.dumps(settings))
+    return found
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content) + "\n").encode()
