@@ -43,7 +43,7 @@ def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    _flush_names(target.parent)
+    flush_names(target.parent)
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
@@ -60,7 +60,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
             with open(fresh / name, "wb") as file:
                 _write_through(file, [data])
-        _flush_names(fresh)
+        flush_names(fresh)
         try:
             if target.exists():
                 target.rename(stale)
@@ -69,7 +69,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
             if stale.exists() and not target.exists():
                 stale.rename(target)
             raise
-        _flush_names(target.parent)
+        flush_names(target.parent)
     finally:
         if target.exists() or not stale.exists():
             shutil.rmtree(bench, ignore_errors=True)
@@ -82,7 +82,8 @@ def _write_through(file: IO[bytes], parts: Iterable[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _flush_names(folder: Path) -> None:
+def flush_names(folder: Path) -> None:
+    """Bring to the disk which names a folder holds."""
     if os.name != "posix":  # elsewhere a folder cannot be opened, and names need no flush
         return
     descriptor = os.open(folder, os.O_RDONLY)

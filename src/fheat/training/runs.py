@@ -1,6 +1,5 @@
 """Runs on disk: the history that a run folder logs, and the network that a folder or the name of a zoo model means."""
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from fheat.models.card import Card
 from fheat.models.folder import load
 from fheat.models.zoo import MANIFEST
 from fheat.system.errors import BadInput
+from fheat.training.log import from_line, is_checked, split_log
 from fheat.training.run_folder import CONFIG, LOG, RunFolder
 from fheat.training.settings import TrainSettings
 
@@ -103,23 +103,22 @@ class RunHistory:
 def read_history(folder: Path) -> RunHistory:
     """Return the history in the folder of a run that ended, stopped or still goes on, or raise `BadInput`.
 
-    A last line of the log without a line end is ignored: it is being written, or was when the run was killed.
+    The beginning of a last line is ignored: it is being written, or was when the run was killed.
     """
     if not folder.is_dir():
         raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
     settings = RunFolder(folder).settings()
     path = folder / LOG
     try:
-        lines = path.read_text().split("\n")[:-1]
+        lines = split_log(path.read_bytes())
     except FileNotFoundError:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
+    checked = is_checked(lines)
     steps: list[dict[str, Any]] = []
     validations, speeds = [], {}
     probes: dict[int, dict[str, ProbeAt]] = {}
     for number, text in enumerate(lines, start=1):
-        line = _parsed(text, path, number, settings.schedule.iterations)
+        line = _parsed(text, path, number, settings.schedule.iterations, checked=checked)
         if "probe" in line:
             probes[line["iteration"]] = line["probe"]
         elif "validation" in line:
@@ -145,10 +144,10 @@ def _is_loss(name: str) -> bool:
     return name not in _NO_LOSS and not name.startswith(("D.", "alpha."))
 
 
-def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
+def _parsed(text: bytes, path: Path, number: int, last: int, *, checked: bool) -> dict[str, Any]:
     """Return one line of a log as a mapping, or raise `BadInput`; `last` is the last iteration of the run."""
     try:
-        line = json.loads(text)
+        line = from_line(text, checked=checked)
         numbers = {name: value for name, value in line.items() if name not in _NESTED} | line.get("cases", {})
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
             raise TypeError("a value is no number")
@@ -162,9 +161,9 @@ def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
             line["probe"] = {site: _probe_at(logged) for site, logged in line["probe"].items()}
         if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
             raise KeyError("alpha of a gate")
-    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
-    return dict(line)
+    return line
 
 
 def _probe_at(logged: dict[str, float | None]) -> ProbeAt:
