@@ -189,7 +189,7 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class Saved:
-    """A loaded network and where it comes from."""
+    """A loaded network, in float32 whatever it is stored in, and where it comes from."""
 
     name: str
     """The folder or zoo name that the user gave, without a trailing slash."""
@@ -213,7 +213,7 @@ def open_saved(name: str) -> Saved:
     """
     folder = Path(name)
     if not is_run_folder(folder):
-        return Saved(name.rstrip("/") or name, load(name), None, None)
+        return Saved(name.rstrip("/") or name, load(name).float(), None, None)
     record = read_history(folder)
     saved = network_of(record, name.rstrip("/"))
     if saved is None:
@@ -225,7 +225,7 @@ def network_of(record: RunHistory, name: str) -> Saved | None:
     """Return the network in `final/` of a run or, while there is none, in `best/`; None while there is neither."""
     for part in ("final", "best"):
         if (record.folder / part).is_dir():
-            return Saved(name, load(record.folder / part), part, record)
+            return Saved(name, load(record.folder / part).float(), part, record)
     return None
 
 

@@ -121,6 +121,8 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
+    except RecursionError:
+        raise BadInput(path, "is nested too deeply", "give a table of settings, see docs/training.md") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
