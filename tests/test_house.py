@@ -31,8 +31,8 @@ ROOMS = {
     "training": {"data", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system"},
     "figures": {"data", "gates", "io", "metrics", "system"},
     "studies": {
-        "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system",
-        "training",
+        "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
+        "system", "training",
     },
     "report": {
         "__init__", "data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system",

@@ -27,9 +27,11 @@ def workplace() -> Iterator[tuple[Path, Path]]:
         yield scans, Path(name)
 
 
-def words(scans: Path, out: Path, *, method: str = "supervised", iterations: int = 12) -> list[str]:
+def words(
+    scans: Path, out: Path, *, method: str = "supervised", iterations: int = 12, checkpoint_every: int = 3
+) -> list[str]:
     """Return the command of a short run: `fheat train` with the miniature network."""
-    every = ["--checkpoint-every", "3", "--validate-every", "6", "--warm-up", "2", "--batch", "2"]
+    every = ["--checkpoint-every", str(checkpoint_every), "--validate-every", "6", "--warm-up", "2", "--batch", "2"]
     what = ["--method", method, "--iterations", str(iterations), *every]
     return ["train", str(scans), *SMALL_WORDS, *what, "--out", str(out)]
 
