@@ -29,8 +29,6 @@ from tests.training.helpers import SMALL, settings_of
 
 def finished_run(scans: Path, runs: Path) -> PlannedRun:
     """Do a short run with scores and an outcome."""
-    torch.set_num_threads(1)
-    register()
     defaults = {"iterations": 12, "warm_up": 2, "validate_every": 6, "checkpoint_every": 6, "method": "supervised"}
     run = PlannedRun("run", settings_of(data=str(scans), **SMALL, **defaults))
     perform(run, runs, device="cpu")
@@ -112,6 +110,8 @@ def main() -> int:
     """Run the campaign."""
     given = options(__doc__, "flips-cpu", manifests=2000, elsewhere=2000)
     chance, counts, lost = random.Random(given.seed), Counter(), []
+    torch.set_num_threads(1)
+    register()
     with workplace() as (scans, runs):
         campaign = Campaign(finished_run(scans, runs), runs)
         manifests = [path for path in campaign.files() if path.name == "manifest.json"]
