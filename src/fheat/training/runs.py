@@ -110,9 +110,13 @@ def read_history(folder: Path) -> RunHistory:
     settings = RunFolder(folder).settings()
     path = folder / LOG
     try:
-        lines = split_log(path.read_bytes())
+        content = path.read_bytes()
+        content.decode()
     except FileNotFoundError:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
+    lines = split_log(content)
     checked = is_checked(lines)
     steps: list[dict[str, Any]] = []
     validations, speeds = [], {}
