@@ -23,7 +23,7 @@ ROOMS = {
     "models": {"data", "networks", "ops", "system"},
     "gates": {"ops", "system"},
     "testing": {"gates", "ops"},
-    "io": {"system"},
+    "io": {"__init__", "system"},
     "data": {"io", "system"},
     "metrics": {"io", "system"},
     "inference": {"__init__", "data", "figures", "gates", "io", "models", "networks", "nn", "ops", "system"},
@@ -31,10 +31,13 @@ ROOMS = {
     "training": {"data", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system"},
     "figures": {"data", "gates", "io", "metrics", "system"},
     "studies": {
-        "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops", "system",
+        "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
+        "system", "training",
+    },
+    "report": {
+        "__init__", "data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system",
         "training",
     },
-    "report": {"data", "figures", "gates", "inference", "io", "metrics", "networks", "studies", "system", "training"},
     "experiments": {
         "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
         "report", "studies", "system", "training",

@@ -15,6 +15,7 @@ from fheat.experiments.local import Local, places
 from fheat.experiments.planned import Outcome, perform
 from fheat.experiments.worker import Job, StopRequest, claims_of, work
 from fheat.system.claims import holder
+from fheat.system.sealed import sealed, unsealed
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Stopped
 from tests.experiments.engines import Here
@@ -175,8 +176,8 @@ def test_a_worker_that_was_taken_for_dead_leaves_the_run_to_the_other(planned, t
                 monkeypatch.setenv("DISPLACED", "1")
                 folder = claims_of(run, tmp_path)
                 (mine,) = folder.iterdir()
-                other = json.loads(mine.read_text()) | {"token": "other", "released": True}
-                (folder / str(int(mine.name) + 1)).write_text(json.dumps(other))
+                other = unsealed(mine.read_bytes()) | {"token": "other", "released": True}
+                (folder / str(int(mine.name) + 1)).write_bytes(sealed(other))
                 later = time.monotonic
                 monkeypatch.setattr("fheat.system.claims.time.monotonic", lambda: later() + 45)
             super().before(trainer)

@@ -17,6 +17,7 @@ from fheat.networks.registry import model_options
 from fheat.report.curves import losses, means, response
 from fheat.report.gates import summary
 from fheat.report.write import write_report
+from fheat.training.log import from_line
 from fheat.training.runs import read_history
 from fheat.training.settings_sources import dotted_names
 from tests.training.helpers import SMALL_WORDS, Run, settings_of
@@ -81,7 +82,7 @@ def report(finished, tmp_path_factory):
 
 
 def logged(folder):
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [from_line(line, checked=True) for line in (folder / "log.jsonl").read_bytes().splitlines()]
 
 
 def test_every_section_and_figure_is_there_the_allocation_first(report):
@@ -195,7 +196,7 @@ def test_the_summary_of_a_log_alone(run, strengths, words):
     gates = {f"D.{site}": float(value) for site, value in strengths.items()} | {
         f"alpha.{site}": 0.5 for site in strengths
     }
-    config = (run / "config.toml").read_text()
+    config = (run / "config.toml").read_text().partition("# sha256")[0]
     (run / "config.toml").write_text(config.replace('name = "miniature"', 'name = "fheat_seg"'))
     write_lines(run, {"iteration": 1, "total": 1.0} | gates)
     assert summary(read_history(run)) == words
@@ -237,7 +238,7 @@ def test_a_run_that_is_still_going_is_reported_from_what_is_there(run, capsys):
 
 def test_before_the_end_the_best_network_so_far_is_shown_and_without_its_dataset_no_slices(run):
     shutil.rmtree(run / "final")
-    config = (run / "config.toml").read_text()
+    config = (run / "config.toml").read_text().partition("# sha256")[0]
     (run / "config.toml").write_text(re.sub(r'folder = ".*"', 'folder = "gone"', config))
     reader = read(write_report(run))
     assert "Read from the network in best, saved at iteration" in reader.text
@@ -251,7 +252,7 @@ def test_scans_that_the_network_cannot_segment_are_left_out(run, tmp_path):
     for path in (data / "imagesTr").glob("*_0000.nii.gz"):
         shutil.copy(path, path.with_name(path.name.replace("_0000", "_0001")))
     (data / "dataset.json").write_text(json.dumps(settings | {"channel_names": {"0": "MR", "1": "MR again"}}))
-    config = (run / "config.toml").read_text()
+    config = (run / "config.toml").read_text().partition("# sha256")[0]
     (run / "config.toml").write_text(re.sub(r'folder = ".*"', f"folder = {json.dumps(str(data))}", config))
     assert main(["report", str(run)]) == 0
     reader = read(run / "report.html")
@@ -364,7 +365,8 @@ def test_closed_for_good_means_to_the_end(run):
 def test_a_long_log_is_drawn_as_means(run):
     assert means([1, 2, 3, 4, 5], 2) == [1.5, 3.5, 5]
     assert means([1, 2, 3], 1) == [1, 2, 3]
-    (run / "config.toml").write_text((run / "config.toml").read_text().replace("iterations = 6", "iterations = 5000"))
+    config = (run / "config.toml").read_text().partition("# sha256")[0]
+    (run / "config.toml").write_text(config.replace("iterations = 6", "iterations = 5000"))
     write_lines(run, *({"iteration": at, "total": 2.0 + at % 2} for at in range(1, 5001)))
     drawn = losses(read_history(run))
     assert "was 3.0000 at iteration 1 and is 2.0000 at iteration 5,000. Drawn as means of 9 logged iterations." in drawn

@@ -1,5 +1,6 @@
 """Claims: one owner at a time, dead owners are replaced at once or after a while, a displaced one learns of it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -108,6 +109,44 @@ def test_a_claim_that_was_cut_off_while_it_was_written_is_replaced(tmp_path):
     (tmp_path / "run" / "4").write_bytes(b'{"token": "ab')
     with claimed(tmp_path / "run", **QUICK):
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["5"]
+
+
+def test_a_process_that_is_killed_while_it_creates_its_claim_blocks_nobody(tmp_path, monkeypatch):
+    """The claim gets its name when it is complete; what was written before has another name and is removed."""
+
+    def killed(*names):
+        raise SystemExit("killed here")
+
+    monkeypatch.setattr("fheat.system.claims.os.link", killed)
+    monkeypatch.setattr("fheat.system.claims.Path.unlink", lambda *anything, **options: None)
+    with pytest.raises(SystemExit), claimed(tmp_path / "run"):
+        raise AssertionError
+    monkeypatch.undo()
+    (left,) = (tmp_path / "run").iterdir()
+    assert not left.name.isdecimal()
+    with claimed(tmp_path / "run", patience=3600):
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["0"]
+
+
+def test_without_second_names_for_files_a_claim_is_created_all_the_same(tmp_path, monkeypatch):
+    def refuse(*names):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("fheat.system.claims.os.link", refuse)
+    with claimed(tmp_path / "run"):
+        assert holder(tmp_path / "run").pid == os.getpid()
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["0"]
+
+
+def test_a_claim_with_a_changed_byte_says_nothing(tmp_path):
+    """Above all not that its owner is gone: whoever waits takes it for alive until it was silent for long enough."""
+    with claimed(tmp_path / "run", every=3600):
+        path = tmp_path / "run" / "0"
+        whole = path.read_bytes()
+        assert claims._read(path)[1].pid == os.getpid()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            assert claims._read(path)[1] is None
 
 
 def test_an_owner_that_was_suspended_learns_that_it_was_replaced(tmp_path, monkeypatch):

@@ -24,6 +24,12 @@ def changed(settings, **values):
     return make_settings(sections)
 
 
+def content_of(folder):
+    """Return the content of every file of a run folder by path, without who wrote it last."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".claims" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
 class StopAfter(Observer):
     """Asks a run to stop after an iteration."""
 
@@ -41,6 +47,7 @@ class Run:
     def __init__(self, settings, folder, *, resume=False, device="cpu", **options):
         self.settings, self.folder = settings, RunFolder(folder)
         self.trainer = begin(settings, self.folder, resume=resume, device=device, **options)
+        self.folder.release()  # a test may leave a run and begin again, in one process
         self.step, self.stop, self.scans = self.trainer.step, self.trainer.stop, self.trainer.prepared.scans
 
     def train(self):

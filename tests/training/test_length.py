@@ -16,7 +16,7 @@ from fheat.training.checkpoints import newest_checkpoint
 from fheat.training.run_folder import RunFolder
 from fheat.training.runs import read_history
 from fheat.training.trainer import Stopped
-from tests.training.helpers import Run, StopAfter, changed
+from tests.training.helpers import Run, StopAfter, changed, content_of
 
 SCANS, CROPS = (3, 5), (2, 4)
 
@@ -117,9 +117,9 @@ def test_a_run_that_was_made_longer_is_resumed_bit_by_bit(half_done):
 def test_a_finished_run_goes_on_and_the_same_number_changes_nothing(config, tmp_path):
     settings = config(iterations=4, validate_every=4)
     Run(settings, tmp_path / "run").train()
-    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    before = content_of(tmp_path / "run")
     fheat.train(out=tmp_path / "run", resume=True, iterations=4, device="cpu")
-    assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    assert before == content_of(tmp_path / "run")
     longer = fheat.train(out=tmp_path / "run", resume=True, iterations=6, device="cpu")
     assert longer.settings.schedule.iterations == 6
     assert [score.iteration for score in read_history(tmp_path / "run").validations] == [4, 6]

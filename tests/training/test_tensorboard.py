@@ -9,6 +9,7 @@ import pytest
 
 from fheat.cli.main import main
 from fheat.system.errors import BadInput
+from fheat.training.log import from_line
 from fheat.training.tensorboard import TensorBoard, scalars
 from fheat.training.trainer import Stopped
 from tests.training.helpers import SMALL_WORDS, Run
@@ -46,7 +47,7 @@ def events(run):
 
 
 def logged(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    lines = [from_line(line, checked=True) for line in (run / "log.jsonl").read_bytes().splitlines()]
     return [(tag, value, line["iteration"]) for line in lines for tag, value in scalars(line)]
 
 

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -95,11 +95,11 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
         for trainer in trainers:
             trainer.stop(number)
 
-    with handling(stop):
+    with handling(stop), ExitStack() as closing:
         options, settings = group.together(lambda: _settings(arguments))
         group.lead(lambda: check_device(options.device))
         screen = _Screen(settings)
-        folder = RunFolder(options.out)
+        folder = closing.enter_context(RunFolder(options.out))
         with progress_bar("reading", quiet=group.rank > 0) as show:
             trainer = begin(
                 settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show

@@ -148,10 +148,10 @@ def _train(plan: DemoPlan, method: str, shown: Shown) -> float:
     began = time.perf_counter()
     ramp = {"ramp": round(RAMP_SHARE * plan.iterations)} if method == "cse" else {}
     settings = make_settings({"method": {"name": method, **ramp}, **_settings(plan)}, "demo")
-    folder = RunFolder(plan.out / method)
-    trainer = begin(settings, folder, device="cpu")
-    with shown(method, trainer):
-        finish(trainer, folder)
+    with RunFolder(plan.out / method) as folder:
+        trainer = begin(settings, folder, device="cpu")
+        with shown(method, trainer):
+            finish(trainer, folder)
     return time.perf_counter() - began
 
 

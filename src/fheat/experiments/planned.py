@@ -27,10 +27,12 @@ from fheat.experiments.scoring import Scoring, cases_to_score, score
 from fheat.metrics.table import Table
 from fheat.models.folder import read_manifest
 from fheat.models.start import start_folder
+from fheat.system.claims import Claim
 from fheat.system.errors import BadInput
 from fheat.system.files import TABLE_LIMIT, open_regular, read_capped, write_file
 from fheat.system.machine import machine
 from fheat.system.progress import Progress, silent
+from fheat.system.sealed import sealed, sha256, unsealed
 from fheat.training.checkpoints import MAY_CHANGE, flattened
 from fheat.training.observers import Look
 from fheat.training.run_folder import CONFIG, RunFolder
@@ -38,7 +40,7 @@ from fheat.training.runs import read_history
 from fheat.training.scans import open_run_dataset
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import make_settings
-from fheat.training.train import begin, finish
+from fheat.training.train import FinishedRun, begin, finish
 from fheat.training.trainer import Observer
 
 OUTCOME, SCORES = "outcome.json", "scores.json"
@@ -79,6 +81,8 @@ class Outcome(BaseModel):
     seconds: float
     """Time that training and scoring took in the process that ended them."""
     machine: dict[str, Any]
+    scores: str | None = None
+    """sha256 of `scores.json`; None in outcomes of earlier versions."""
 
     @property
     def survivors(self) -> dict[str, GateOutcome]:
@@ -144,10 +148,15 @@ class PlannedRun:
     def scores(self, runs: Path) -> Table:
         """Return the scores of a run that is done, case by case, or raise `BadInput` where their file is damaged."""
         path = self.folder(runs) / SCORES
+        remedy = f"delete it and {OUTCOME} beside it, and run it again"
         try:
-            return Table.read(path)
+            table = Table.read(path)
         except BadInput as error:
-            raise BadInput(path, error.reason, f"delete it and {OUTCOME} beside it, and run it again") from None
+            raise BadInput(path, error.reason, remedy) from None
+        outcome = self.outcome(runs)
+        if outcome is not None and outcome.scores not in (None, sha256(read_capped(path, TABLE_LIMIT))):
+            raise BadInput(path, f"was changed since it was written: {OUTCOME} has another sha256", remedy)
+        return table
 
     def state(self, runs: Path) -> Literal["done", "interrupted", "not run yet"]:
         """Return whether the run is done, was begun, or neither."""
@@ -165,47 +174,56 @@ class PlannedRun:
 def perform(
     run: PlannedRun,
     runs: Path,
+    claim: Claim | None = None,
     *,
     device: str | None = None,
     watch: Callable[[Look], None] = lambda look: None,
     reading: Progress = silent,
     observers: Iterable[Observer] = (),
 ) -> Outcome:
-    """Do a run, or what is missing of it, and return its outcome; the arguments are those of `fheat.train`."""
+    """Do a run, or what is missing of it, and return its outcome.
+
+    Args:
+        run: the run.
+        runs: folder of all runs.
+        claim: that of this process on the folder of the run; without one the folder is claimed, or refused.
+        device, watch, reading, observers: those of `fheat.train`.
+    """
     done = run.outcome(runs)
     if done is not None:
         return done
     cases_to_score(run.settings.data, run.scoring.split)  # refuses before training what cannot be scored
     began = time.perf_counter()
-    folder = RunFolder(run.folder(runs))
-    resume = (folder.path / CONFIG).is_file()
-    trainer = begin(
-        run.settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers
-    )
-    finished = finish(trainer, folder)
-    where = trainer.step.iteration.device.type
-    del trainer  # and with it the memory of the device
-    part = "final" if finished.best is None else run.scoring.network
-    table = score(folder.path / part, run.settings, run.scoring, device=where)
-    write_file(folder.path / SCORES, table.to_json().encode())
-    outcome = _outcome(run, folder.path, finished.skipped, where, time.perf_counter() - began)
-    write_file(folder.path / OUTCOME, (outcome.model_dump_json(indent=1) + "\n").encode())
+    with RunFolder(run.folder(runs), claim) as folder:
+        resume = (folder.path / CONFIG).is_file()
+        trainer = begin(
+            run.settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers
+        )
+        finished = finish(trainer, folder)
+        where = trainer.step.iteration.device.type
+        del trainer  # and with it the memory of the device
+        part = "final" if finished.best is None else run.scoring.network
+        scores = score(folder.path / part, run.settings, run.scoring, device=where).to_json().encode()
+        folder.check_ours()
+        write_file(folder.path / SCORES, scores)
+        outcome = _outcome(run, finished, sha256(scores), where, time.perf_counter() - began)
+        write_file(folder.path / OUTCOME, sealed(outcome.model_dump(mode="json")))
     return outcome
 
 
 def read_outcome(path: Path) -> Outcome:
     """Read an `outcome.json`, or raise `BadInput`."""
     try:
-        return Outcome.model_validate_json(read_capped(path, TABLE_LIMIT))
+        return Outcome.model_validate(unsealed(read_capped(path, TABLE_LIMIT)))
     except OSError as error:
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path") from None
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
+    except ValueError as error:
+        reason = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise BadInput(path, f"is not the outcome of a run ({reason})", "delete it, and run it again") from None
 
 
-def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: float) -> Outcome:
-    history = read_history(folder)
+def _outcome(run: PlannedRun, finished: FinishedRun, scores: str, device: str, seconds: float) -> Outcome:
+    history = read_history(finished.folder)
     best = max(history.validations, key=lambda validation: validation.mean, default=None)
     last, speeds = history.steps[-1], sorted(history.speeds.values())
     return Outcome(
@@ -220,10 +238,11 @@ def _outcome(run: PlannedRun, folder: Path, skipped: int, device: str, seconds: 
             site: GateOutcome(D=last[f"D.{site}"], alpha=last[f"alpha.{site}"], closed_at=history.closed_at(site))
             for site in history.sites
         },
-        skipped=skipped,
+        skipped=finished.skipped,
         per_second=speeds[len(speeds) // 2] if speeds else None,
         seconds=seconds,
         machine={**machine(device), "fheat": __version__},
+        scores=scores,
     )
 
 

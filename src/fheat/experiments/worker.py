@@ -27,7 +27,7 @@ from fheat.system.claims import Claim, Displaced, Holder, claimed
 from fheat.system.errors import BadInput
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
-from fheat.training.run_folder import CONFIG
+from fheat.training.run_folder import CLAIMS, CONFIG
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Observer, Stopped, Trainer
 
@@ -177,28 +177,19 @@ def perform_alone(
                 claim.note = asdict(look)
                 watch(look)
 
-            own = run.folder(folder)
-            _remove_abandoned(own)
-            begins = "goes on" if (own / CONFIG).exists() else "begins"
+            begins = "goes on" if (run.folder(folder) / CONFIG).exists() else "begins"
             say(f"{begins}: {platform.node()}, process {os.getpid()}")
             observers = [request, _Held(claim)]
-            outcome = perform(run, folder, device=device, watch=note, reading=read, observers=observers)
+            outcome = perform(run, folder, claim, device=device, watch=note, reading=read, observers=observers)
             say(f"done after {outcome.seconds:.0f} s")
             return outcome
         say("was silent for too long, and another worker goes on with it")
     return done
 
 
-def _remove_abandoned(own: Path) -> None:
-    """Remove what a process left that died while it began the run."""
-    if own.is_dir() and not (own / CONFIG).exists():
-        for abandoned in own.glob(f".{CONFIG}.*"):
-            abandoned.unlink()
-
-
 def claims_of(run: PlannedRun, folder: Path) -> Path:
-    """Return where processes claim a run."""
-    return folder / ".claims" / run.folder(folder).name
+    """Return where processes claim a run: in its folder, as `fheat train` does."""
+    return run.folder(folder) / CLAIMS
 
 
 def look_of(holder: Holder | None) -> Look | None:

@@ -102,7 +102,7 @@ class Predictor:
         channels = None if self.spec is None else self.spec.out_channels
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
-        self.network = retire(network).to(self.device).eval()
+        self.network = retire(network).to(self.device, torch.float32).eval()  # whatever it is stored in
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
         self._run = choose_runtime(
             self.network, runtime, self.device, precision, batch=batch, regions=bool(self.card.regions)

@@ -6,7 +6,6 @@ without foreground are left out, as viewers expect; an empty mask keeps all its 
 
 from collections.abc import Sequence
 from copy import deepcopy
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fheat import __version__
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.volume import Volume
@@ -137,7 +137,7 @@ def _segmentation(
         instance_number=1,
         manufacturer="fheat",
         manufacturer_model_name="fheat",
-        software_versions=version("fheat"),
+        software_versions=__version__,
         device_serial_number="0",
         omit_empty_frames=bool(labels.any()),
         content_label="SEGMENTATION",
@@ -175,7 +175,7 @@ def _describe(number: int, name: str) -> "SegmentDescription":
         segmented_property_type=codes.SCT.Tissue,
         algorithm_type="AUTOMATIC",
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
-            name="fheat", family=codes.DCM.ArtificialIntelligence, version=version("fheat")
+            name="fheat", family=codes.DCM.ArtificialIntelligence, version=__version__
         ),
     )
 

@@ -6,9 +6,11 @@ stored in float16, which halves the file; the network gets them back as float32.
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import torch
 from pydantic import ValidationError
@@ -18,11 +20,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from fheat.models.card import Card, Manifest, NetworkEntry
+from fheat.models.weights import GET_AGAIN, Budget, Claimed, read_header
 from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, take_out
 from fheat.system.errors import BadInput
-from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
+from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, open_regular, write_folder
 
 FULL_BELOW = 256
 """Number of elements below which a tensor stays float32: gates, rational coefficients, biases and norms. They are 3 %
@@ -61,8 +64,10 @@ def unhalve(state: dict[str, Tensor]) -> dict[str, Tensor]:
 FORMAT_1_TOLERANCE = 0.001
 """Tolerance of the spacing with which prediction resampled for models of format 1, which state none."""
 WEIGHTS = "model.safetensors"
+BUILT_PER_STORED, BUILT_BESIDE = 4, 64 * 2**20
+"""Bytes that the tensors of a network may take while it is built: so many per byte of its weights, which may be stored
+at half their size, and so many more. A description of a larger network does not belong to its weights."""
 _SAVE_AGAIN = "write the folder again with fheat.save"
-_GET_AGAIN = "restore the folder from its source, or write it again with fheat.save"
 
 
 def save(
@@ -143,11 +148,14 @@ def load(folder_or_zoo_name: str | Path) -> nn.Module:
     folder = find_folder(folder_or_zoo_name)
     manifest = read_manifest(folder)
     path = folder / WEIGHTS
-    weights = _read(path)
-    if _sha256(weights) != manifest.sha256[WEIGHTS]:
-        raise BadInput(path, f"sha256 differs from the one in {MANIFEST}: the file was changed", _GET_AGAIN)
-    model = _build(manifest, folder / MANIFEST)
-    _fill(model, weights, path, halved=manifest.stored == "float16")
+    with _open(path, WEIGHTS_LIMIT) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != manifest.sha256[WEIGHTS]:  # type: ignore[arg-type]
+            raise BadInput(path, f"sha256 differs from the one in {MANIFEST}: the file was changed", GET_AGAIN)
+        claimed = read_header(file, path)
+        model = _build(manifest, folder / MANIFEST, os.fstat(file.fileno()).st_size)
+        _compare(model, claimed, path)
+        file.seek(0)
+        _fill(model, file.read(), path, halved=manifest.stored == "float16")
     model.card = manifest.card  # type: ignore[assignment]
     return model.eval()
 
@@ -157,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.exists():
         inside = [child.parent for child in sorted(folder.glob(f"*/{MANIFEST}"))]
-        remedy = f"did you mean {inside[0]}?" if inside else _GET_AGAIN
+        remedy = f"did you mean {inside[0]}?" if inside else GET_AGAIN
         raise BadInput(path, "is missing", remedy)
     raw = _read(path)
     try:
@@ -171,7 +179,7 @@ def read_manifest(folder: Path) -> Manifest:
         intact = intact and raw == _canonical(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise BadInput(path, f"is not a model description ({reason})", _GET_AGAIN) from None
+        raise BadInput(path, f"is not a model description ({reason})", GET_AGAIN) from None
     if not intact:
         raise BadInput(path, "sha256 differs from the one it states: the file was changed", _SAVE_AGAIN)
     if content.get("format") not in (1, 2):
@@ -196,10 +204,12 @@ def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "format": 2, "card": {**kept, "preprocessing": preprocessing}}
 
 
-def _build(manifest: Manifest, path: Path) -> nn.Module:
+def _build(manifest: Manifest, path: Path, stored: int) -> nn.Module:
+    """Build the network of a model folder whose weights have so many bytes, in memory that fits such weights."""
     network = manifest.network
     try:
-        model = NetworkSpec(**network.model_dump()).build()
+        with Budget(BUILT_PER_STORED * stored + BUILT_BESIDE):
+            model = NetworkSpec(**network.model_dump()).build()
     except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         reason = str(error).split("\n")[0]
         raise BadInput(
@@ -219,27 +229,29 @@ def _build(manifest: Manifest, path: Path) -> nn.Module:
     return model
 
 
+def _compare(model: nn.Module, claimed: Mapping[str, Claimed], path: Path) -> None:
+    """Raise `BadInput` where the tensors that a weight file claims to have are not those of the network."""
+    name, expected = type(model).__name__, model.state_dict()
+    for key in sorted(expected.keys() | claimed.keys()):
+        if key not in claimed:
+            raise BadInput(path, f"key {key!r} of {name} is missing", GET_AGAIN)
+        if key not in expected:
+            raise BadInput(path, f"key {key!r} does not belong to {name}", GET_AGAIN)
+        kind, shape = claimed[key]
+        wanted = tuple(expected[key].shape)
+        if shape != wanted:
+            raise BadInput(path, f"key {key!r} has shape {shape} where {name} has {wanted}", GET_AGAIN)
+        if ("F" in kind) != expected[key].is_floating_point():
+            raise BadInput(path, f"key {key!r} is {kind} where {name} has {expected[key].dtype}", GET_AGAIN)
+
+
 def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None:
-    name = type(model).__name__
     try:
         stored = from_bytes(weights)
     except SafetensorError as error:
-        raise BadInput(path, f"is not a safetensors file ({error})", _GET_AGAIN) from None
+        raise BadInput(path, f"is not a safetensors file ({error})", GET_AGAIN) from None
     if halved:
         stored = unhalve(stored)
-    expected = model.state_dict()
-    for key in sorted(expected.keys() | stored.keys()):
-        if key not in stored:
-            raise BadInput(path, f"key {key!r} of {name} is missing", _GET_AGAIN)
-        if key not in expected:
-            raise BadInput(path, f"key {key!r} does not belong to {name}", _GET_AGAIN)
-        shape, wanted = tuple(stored[key].shape), tuple(expected[key].shape)
-        if shape != wanted:
-            raise BadInput(path, f"key {key!r} has shape {shape} where {name} has {wanted}", _GET_AGAIN)
-        if stored[key].is_floating_point() != expected[key].is_floating_point():
-            raise BadInput(
-                path, f"key {key!r} is {stored[key].dtype} where {name} has {expected[key].dtype}", _GET_AGAIN
-            )
     broken = _first_not_finite(model, stored)
     if broken is not None:
         raise BadInput(path, f"key {broken!r} holds NaN or infinity", "training diverged: use an earlier model")
@@ -254,12 +266,17 @@ def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
 
 
 def _read(path: Path) -> bytes:
+    with _open(path, TEXT_LIMIT) as file:
+        return file.read(TEXT_LIMIT)
+
+
+def _open(path: Path, limit: int) -> BinaryIO:
     try:
         if path.is_dir():
-            raise BadInput(path, "is a folder where a file should be", _GET_AGAIN)
-        return read_capped(path, WEIGHTS_LIMIT if path.name == WEIGHTS else TEXT_LIMIT)
+            raise BadInput(path, "is a folder where a file should be", GET_AGAIN)
+        return open_regular(path, limit)
     except FileNotFoundError:
-        raise BadInput(path, "is missing", _GET_AGAIN) from None
+        raise BadInput(path, "is missing", GET_AGAIN) from None
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

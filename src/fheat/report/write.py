@@ -2,9 +2,9 @@
 
 import platform
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from fheat import __version__
 from fheat.figures.page import PageSection, page, paragraph, row, table
 from fheat.figures.picture import save_figures
 from fheat.figures.plots import Mark
@@ -17,6 +17,7 @@ from fheat.report.gates import allocation_section, gates_sections, summary
 from fheat.report.scans import inside_section, validation_section
 from fheat.studies.perturbation import perturbation_marks
 from fheat.system.files import check_file, check_folder, write_file
+from fheat.system.machine import installed_version
 from fheat.system.progress import Progress, silent
 from fheat.system.text import grid_name
 from fheat.training.checkpoints import flattened
@@ -162,8 +163,8 @@ def _scans_section(history: RunHistory, saved: Saved | None, scans: int, progres
 
 def _settings_section(history: RunHistory) -> PageSection:
     settings = [(name, str(value)) for name, value in flattened(history.settings).items()]
-    versions = [("fheat", version("fheat")), ("Python", platform.python_version())]
-    versions += [(name, version(name)) for name in _LIBRARIES]
+    versions = [("fheat", __version__), ("Python", platform.python_version())]
+    versions += [(name, installed_version(name) or "unknown") for name in _LIBRARIES]
     words = paragraph("Versions are those this page was written with.")
     tables = table(("setting", "value"), settings, long=True), table(("program", "version"), versions)
     return PageSection("Settings and versions", words + row(*tables))

@@ -7,12 +7,12 @@
 
 A claim is a file with a number as its name, and the highest number is the owner's. Its owner writes it anew every few
 seconds: it beats. A claim whose process is gone, or that did not beat for `patience` seconds, is dead, and the one who
-creates the next number owns the work from then on; only one process can create a file. Clocks of different machines are
-never compared: who waits measures with its own clock for how long a file stayed the same. An owner that was only
-suspended finds a higher number when it wakes up.
+creates the next number owns the work from then on; only one process can create a file, and it appears complete.
+Clocks of different machines are never compared: who waits measures with its own clock for how long a file stayed the
+same. An owner that was only suspended finds a higher number when it wakes up.
 """
 
-import json
+import errno
 import os
 import platform
 import secrets
@@ -21,18 +21,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from fheat.system.errors import BadInput
 from fheat.system.files import TEXT_LIMIT, read_capped, write_file
+from fheat.system.sealed import sealed, unsealed
 
 BEAT: Final = 5.0
 """Seconds between two beats of a claim."""
 PATIENCE: Final = 60.0
 """Seconds without a beat after which a claim is dead, where its process cannot be looked at."""
+_UNFINISHED: Final = ".new-"
+"""How the name of a claim begins while it is written."""
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What a file system says that has no second names for a file."""
 
 
-class Displaced(Exception):  # noqa: N818 - it says what happened to the owner
+class Displaced(BadInput):
     """The claim of this process was taken over by another one, which does the work now."""
 
 
@@ -45,6 +52,8 @@ class Holder:
     pid: int
     process: str | None
     """Machine and start of the process, by which others on that machine know it; None where that cannot be read."""
+    since: str = ""
+    """When the owner took the work, by the clock of its machine; for people."""
     beat: int = 0
     released: bool = False
     """Whether the owner has given the work back."""
@@ -53,10 +62,20 @@ class Holder:
 
     def gone(self) -> bool:
         """Return whether the owner gave the work back, or was a process of this machine that no longer runs."""
-        if self.released:
-            return True
-        here, _, started = (self.process or "").rpartition(" ")
-        return bool(here) and here == _this_machine() and started != _start_of(self.pid)
+        return self.released or (self.is_here and self._started != _start_of(self.pid))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the owner is a process of this machine, so that one can see whether it runs."""
+        machine = (self.process or "").rpartition(" ")[0]
+        return bool(machine) and machine == _this_machine()
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}" + (f" since {self.since}" if self.since else "")
+
+    @property
+    def _started(self) -> str:
+        return (self.process or "").rpartition(" ")[2]
 
 
 class Claim:
@@ -77,7 +96,16 @@ class Claim:
         if time.monotonic() - self._confirmed > self._patience / 2:
             self.beat()
         if self._lost:
-            raise Displaced(f"{self._path.parent}: another process has taken this over")
+            reason = "was taken over by another process, because this one showed no sign of life for too long"
+            raise Displaced(self._path.parent.parent, reason, "let that one go on")
+
+    def release(self) -> None:
+        """Give the work back; on a full disk by removing the claim."""
+        try:
+            self.beat(released=True)
+        except OSError:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     def beat(self, *, released: bool = False) -> None:
         """Show that the owner lives, and find out whether it still is the owner."""
@@ -128,8 +156,7 @@ def claimed(
     finally:
         over.set()
         thread.join()
-        with suppress(OSError):
-            claim.beat(released=True)
+        claim.release()
 
 
 def holder(folder: Path) -> Holder | None:
@@ -141,28 +168,55 @@ def holder(folder: Path) -> Holder | None:
 
 def _take(folder: Path, waiting: Callable[[Holder | None], None], patience: float, pause: float) -> Claim:
     folder.mkdir(parents=True, exist_ok=True)
-    me = Holder(secrets.token_hex(8), platform.node(), os.getpid(), _own_process())
-    seen, since = b"", time.monotonic()
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    me = Holder(secrets.token_hex(8), platform.node(), os.getpid(), _own_process(), since)
+    seen, changed = b"", time.monotonic()
     while True:
         newest = _newest(folder)
         content, owner = (b"", None) if newest is None else _read(newest)
         if content != seen:
-            seen, since = content, time.monotonic()
-        silent = time.monotonic() - since > patience
+            seen, changed = content, time.monotonic()
+        silent = time.monotonic() - changed > patience
         if newest is None or silent or (owner is not None and owner.gone()):
             path = folder / f"{0 if newest is None else int(newest.name) + 1}"
             with suppress(FileExistsError):
-                with open(path, "xb") as file:
-                    file.write(_content(me))
+                _create(path, me)
                 if _newest(folder) == path:
                     for stale in _claims(folder):
                         if stale != path:
                             stale.unlink(missing_ok=True)
+                    for unfinished in folder.glob(f"{_UNFINISHED}*"):
+                        unfinished.unlink(missing_ok=True)
                     return Claim(path, me, patience)
                 path.unlink(missing_ok=True)  # others were faster by more than one number
         else:
             waiting(owner)
             time.sleep(pause)
+
+
+def _create(path: Path, me: Holder) -> None:
+    """Create a claim that is complete from the first moment on, or raise `FileExistsError`.
+
+    It is written under another name first: a process that is killed meanwhile leaves no claim that others must wait
+    for. Where the file system has no second names for a file, the claim is created and then written.
+    """
+    unfinished = path.parent / f"{_UNFINISHED}{me.token}"
+    unfinished.write_bytes(_content(me))
+    try:
+        os.link(unfinished, path)
+    except FileNotFoundError:  # whoever became the owner meanwhile has removed it
+        raise FileExistsError(path) from None
+    except FileExistsError:
+        found = _read(path)[1]
+        if found is None or found.token != me.token:  # a network folder may ask twice, and the first time was ours
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with open(path, "xb") as file:
+            file.write(_content(me))
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _claims(folder: Path) -> list[Path]:
@@ -177,7 +231,7 @@ def _read(path: Path) -> tuple[bytes, Holder | None]:
     """Return the content of a claim, which changes with every beat, and what it says if it is written completely."""
     try:
         content = read_capped(path, TEXT_LIMIT)
-        return content, Holder(**json.loads(content))
+        return content, Holder(**unsealed(content))
     except FileNotFoundError:  # replaced by a higher one
         return b"", None
     except (ValueError, TypeError):
@@ -189,7 +243,7 @@ def _write(path: Path, me: Holder) -> None:
 
 
 def _content(me: Holder) -> bytes:
-    return (json.dumps(asdict(me)) + "\n").encode()
+    return sealed(asdict(me))
 
 
 def _own_process() -> str | None:

@@ -36,8 +36,8 @@ _SPECIAL: Final = {
 """What a path can be instead of a regular file."""
 
 
-def open_regular(path: str | Path) -> BufferedReader:
-    """Open a regular file for reading, or raise `BadInput` for anything else, at once; links are followed.
+def open_regular(path: str | Path, limit: int | None = None) -> BufferedReader:
+    """Open a regular file of at most `limit` bytes, or raise `BadInput` for anything else, at once; links are followed.
 
     A file that is missing or must not be read raises `OSError`, as `open` does.
     """
@@ -50,7 +50,11 @@ def open_regular(path: str | Path) -> BufferedReader:
             raise
         raise BadInput(path, "is a symbolic link that leads back to itself", "give the file itself") from None
     try:
-        _check_regular(path, os.fstat(descriptor).st_mode)
+        facts = os.fstat(descriptor)
+        _check_regular(path, facts.st_mode)
+        if limit is not None and facts.st_size > limit:
+            reason = f"has {facts.st_size:,} bytes, over the limit of {limit:,}"
+            raise BadInput(path, reason, "check that it is the right file")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -59,11 +63,8 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 def read_capped(path: str | Path, limit: int) -> bytes:
     """Return the content of a regular file, or raise `BadInput` if it is anything else or has over `limit` bytes."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise BadInput(path, f"has {size:,} bytes, over the limit of {limit:,}", "check that it is the right file")
-        return file.read(size)
+    with open_regular(path, limit) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def _check_regular(path: str | Path, mode: int) -> None:
@@ -106,7 +107,7 @@ def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
         if isinstance(error, OSError):
             raise located(error, target, len(data) if isinstance(data, bytes) else None) from None
         raise
-    _flush_names(target.parent)
+    flush_names(target.parent)
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
@@ -123,7 +124,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
             with open(fresh / name, "wb") as file:
                 _write_through(file, [data])
-        _flush_names(fresh)
+        flush_names(fresh)
         try:
             if target.exists():
                 target.rename(stale)
@@ -132,7 +133,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
             if stale.exists() and not target.exists():
                 stale.rename(target)
             raise
-        _flush_names(target.parent)
+        flush_names(target.parent)
     except OSError as error:
         raise located(error, target, sum(map(len, files.values()))) from None
     finally:
@@ -147,7 +148,8 @@ def _write_through(file: IO[bytes], parts: Iterable[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _flush_names(folder: Path) -> None:
+def flush_names(folder: Path) -> None:
+    """Bring to the disk which names a folder holds."""
     if os.name != "posix":  # elsewhere a folder cannot be opened, and names need no flush
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -19,11 +19,12 @@ def machine(device: str = "cpu") -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **{name: found for name in ("numpy", "scipy", "monai") if (found := _version(name)) is not None},
+        **{name: found for name in ("numpy", "scipy", "monai") if (found := installed_version(name)) is not None},
     }
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; None where none is, or where it lies without its description."""
     try:
         return version(package)
     except PackageNotFoundError:

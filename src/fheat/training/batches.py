@@ -77,8 +77,10 @@ def draw_order(scans: int, batch: int, iterations: int, generator: torch.Generat
     if batch == 0:
         return torch.zeros(iterations, 0, dtype=torch.int64)
     rounds = -(-iterations * batch // scans)
-    order = torch.cat([torch.randperm(scans, generator=generator) for _ in range(rounds)])
-    return order[: iterations * batch].view(iterations, batch)
+    order = torch.empty(rounds, scans, dtype=torch.int64)
+    for permutation in order:
+        torch.randperm(scans, generator=generator, out=permutation)
+    return order.flatten()[: iterations * batch].view(iterations, batch)
 
 
 def continue_order(order: Tensor, scans: int, iterations: int, generator: torch.Generator) -> Tensor:

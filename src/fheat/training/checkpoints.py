@@ -1,14 +1,13 @@
 """Checkpoints: the complete state of a run, on disk whole or not at all.
 
     checkpoints/step-00012000/state.safetensors    every tensor
-    checkpoints/step-00012000/manifest.json        iteration, sha256 of the tensors, what else is a number
+    checkpoints/step-00012000/manifest.json        iteration, sha256 of the tensors, settings; sealed
 
 A folder is written under another name, flushed and renamed; the newest that verifies is the one to resume from, and the
-one before is kept too.
+one before is kept too. The manifest is sealed, so that a changed byte is found in either file; manifests of earlier
+versions have no seal and are read all the same.
 """
 
-import hashlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,14 @@ from torch import Tensor
 
 from fheat.system.errors import BadInput
 from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
+from fheat.system.sealed import sealed, sha256, unsealed
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import stored_settings
 
 KEPT = 2
 STATE, MANIFEST = "state.safetensors", "manifest.json"
+_FIELDS = {"format", "iteration", "sha256", "facts"}
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     manifest = {
         "format": 1,
         "iteration": checkpoint.iteration,
-        "sha256": hashlib.sha256(tensors).hexdigest(),
+        "sha256": sha256(tensors),
         "facts": checkpoint.facts,
     }
     for abandoned in folder.glob(".step-*"):  # by a run that was killed while it wrote
         shutil.rmtree(abandoned, ignore_errors=True)
     target = folder / f"step-{checkpoint.iteration:08d}"
-    write_folder(target, {STATE: tensors, MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
+    write_folder(target, {STATE: tensors, MANIFEST: sealed(manifest)})
     for stale in _by_age(folder)[KEPT:]:
         doomed = stale.rename(folder / f".{stale.name}.old")  # at once: half a checkpoint is never seen under its name
         shutil.rmtree(doomed, ignore_errors=True)
@@ -76,12 +77,12 @@ def _by_age(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> Checkpoint | None:
     try:
-        manifest = json.loads(read_capped(folder / MANIFEST, TEXT_LIMIT))
+        manifest = unsealed(read_capped(folder / MANIFEST, TEXT_LIMIT))
         content = read_capped(folder / STATE, WEIGHTS_LIMIT)
-        if manifest["format"] != 1 or hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        if manifest.keys() != _FIELDS or manifest["format"] != 1 or sha256(content) != manifest["sha256"]:
             return None
         return Checkpoint(int(manifest["iteration"]), from_bytes(content), dict(manifest["facts"]))
-    except (BadInput, OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+    except (BadInput, OSError, ValueError, TypeError, SafetensorError):
         return None
 
 

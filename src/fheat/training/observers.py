@@ -143,7 +143,13 @@ class Checkpoints(Observer):
         if trainer.prepared.start is not None:
             facts["start"] = trainer.prepared.start.facts()
         checkpoint = Checkpoint(trainer.done, trainer.step.state(), facts)
-        group.lead(lambda: save_checkpoint(self._folder.checkpoints, checkpoint))
+
+        def save() -> None:
+            self._folder.check_ours()
+            self._folder.flush_log()
+            save_checkpoint(self._folder.checkpoints, checkpoint)
+
+        group.lead(save)
 
 
 def gates_decide(iteration: int, research: ResearchSettings) -> bool:

@@ -23,6 +23,7 @@ from fheat.training.batches import Batches, draw, draw_run
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
 from fheat.training.scans import Scans, load_scans, open_run_dataset
 from fheat.training.settings import TrainSettings
+from fheat.training.size import check_size
 from fheat.training.step import Step
 
 
@@ -86,6 +87,7 @@ def prepare(
             model of the settings is read.
     """
     group = processes.current()
+    group.together(lambda: check_size(settings))
     where = group.together(lambda: processes.own_device(device))
     start = settings.network.start if started is None else None
     if start is not None:

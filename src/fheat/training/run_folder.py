@@ -1,52 +1,113 @@
-"""The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/`, `final/` and maybe `tensorboard/`."""
+"""The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/`, `final/` and maybe `tensorboard/`.
 
-import json
-from collections.abc import Iterable, Mapping
+It has one writer: whoever begins a run or goes on with one claims its folder, see `fheat.system.claims`. What is read
+back has a checksum: the settings in the last line of `config.toml`, every line of the log in itself.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from fheat.system.claims import Claim, Holder, claimed
 from fheat.system.errors import BadInput
-from fheat.system.files import LOG_LIMIT, read_capped, write_file
+from fheat.system.files import LOG_LIMIT, TEXT_LIMIT, flush_names, read_capped, write_file
+from fheat.system.sealed import sha256
+from fheat.training.log import from_line, is_checked, to_line
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import read_settings, to_toml
 
-CONFIG, LOG = "config.toml", "log.jsonl"
+CONFIG, LOG, CLAIMS = "config.toml", "log.jsonl", ".claims"
 LENGTH = "schedule.iterations"
 """The setting that may be another one when a run goes on: it becomes longer, or ends earlier."""
+_REPLACED = (CONFIG, LOG, "best", "final")
+"""What is written under a name of its own, `.NAME.` and more, before it gets its place."""
 
 
 class RunFolder:
-    """Where a run keeps its settings, its log, its checkpoints and its models."""
+    """Where a run keeps its settings, its log, its checkpoints and its models.
 
-    def __init__(self, path: Path) -> None:
+    Used as a block, it gives back at the end what `claim` took:
+
+        with RunFolder(path) as folder:
+            finish(begin(settings, folder), folder)
+    """
+
+    def __init__(self, path: Path, claim: Claim | None = None) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self._claim = claim
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def claim(self) -> None:
+        """Become the one process that writes here, or raise `BadInput` that names the one that does.
+
+        An owner on another machine is watched for a sign of life, for up to a minute; only a dead one is replaced.
+        """
+        if self._claim is None:
+            self._claim = self._held.enter_context(claimed(self.path / CLAIMS, waiting=_refuse_living(self.path)))
+
+    def release(self) -> None:
+        """Let others write here."""
+        self._held.close()
+        self._claim = None
+
+    def check_ours(self) -> None:
+        """Raise `Displaced`, a `BadInput`, where another process took the folder over because this one seemed dead."""
+        if self._claim is not None:
+            self._claim.check()
 
     def begin(self, settings: TrainSettings) -> None:
         """Claim an empty or new folder for a run with these settings, or raise `BadInput`."""
         self.check_free()
-        write_file(self.path / CONFIG, to_toml(settings).encode())
+        self.claim()
+        self.check_free()  # another run may have begun here, and ended, since
+        self.remove_abandoned()
+        write_file(self.path / CONFIG, _sealed(settings))
+        self.make_names_last()
 
     def check_free(self) -> None:
-        """Raise `BadInput` where a run would write over something."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        """Raise `BadInput` where a run would write over something; a beginning that was cut off is nothing."""
+        if self.path.exists() and (not self.path.is_dir() or any(map(_counts, self.path.iterdir()))):
             raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
 
     def settings(self, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
         """Return the settings of the run that lies here, some of them replaced, or raise `BadInput` where none does."""
-        if not (self.path / CONFIG).is_file():
+        path = self.path / CONFIG
+        if not path.is_file():
             raise BadInput(self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of fheat train")
-        return read_settings(self.path / CONFIG, overrides)
+        settings = read_settings(path, overrides)
+        text, _, last = read_capped(path, TEXT_LIMIT).removesuffix(b"\n").rpartition(b"\n")
+        if last.startswith(b"#") and last != _seal(text + b"\n"):
+            reason = "was changed since it was written: its last line has the sha256 of another content"
+            raise BadInput(path, reason, "restore it, or delete that line if the change is yours")
+        return settings
 
     def set_length(self, iterations: int) -> None:
         """Give the run another number of iterations in its `config.toml`, where it has not this one already."""
         if self.settings().schedule.iterations != iterations:
-            write_file(self.path / CONFIG, to_toml(self.settings({LENGTH: iterations})).encode())
+            self.check_ours()
+            write_file(self.path / CONFIG, _sealed(self.settings({LENGTH: iterations})))
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to `log.jsonl`."""
-        with open(self.path / LOG, "a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+        self.check_ours()
+        with open(self.path / LOG, "ab") as file:
+            file.writelines(map(to_line, lines))
+
+    def flush_log(self) -> None:
+        """Bring the log to the disk; a checkpoint must not be there without the lines before it."""
+        with open(self.path / LOG, "ab") as file:
+            os.fsync(file.fileno())
+        flush_names(self.path)
 
     def rewind_log(self, iteration: int) -> list[dict[str, Any]]:
         """Drop lines that were logged after an iteration, which will be done again, and damaged ones; return the rest.
@@ -55,13 +116,56 @@ class RunFolder:
         """
         path = self.path / LOG
         texts = read_capped(path, LOG_LIMIT).split(b"\n") if path.exists() else []
-        kept = [text for text in texts if _is_logged_until(text, iteration)]
-        write_file(path, b"".join(text + b"\n" for text in kept))
-        return [json.loads(text) for text in kept]
+        checked = is_checked(texts)
+        kept = [line for text in texts if (line := _logged_until(text, iteration, checked=checked)) is not None]
+        write_file(path, b"".join(map(to_line, kept)))
+        return kept
+
+    def remove_abandoned(self) -> None:
+        """Remove what a process left that died while it wrote."""
+        for name in _REPLACED:
+            for abandoned in self.path.glob(f".{name}.*"):
+                shutil.rmtree(abandoned) if abandoned.is_dir() else abandoned.unlink()
+
+    def make_names_last(self) -> None:
+        """Make sure that no loss of power takes the folder or that of its checkpoints away again."""
+        self.checkpoints.mkdir(exist_ok=True)
+        flush_names(self.path)
+        flush_names(self.path.parent)
 
 
-def _is_logged_until(text: bytes, iteration: int) -> bool:
+def _refuse_living(path: Path) -> Callable[[Holder | None], None]:
+    """Return what to do while another process owns a run folder: refuse, once it is seen to live."""
+    seen: set[tuple[str, int]] = set()
+
+    def waiting(owner: Holder | None) -> None:
+        if owner is not None:
+            seen.add((owner.token, owner.beat))
+            if owner.is_here or len(seen) > 1:
+                remedy = "wait until it ends, or stop it and go on with --resume"
+                raise BadInput(path, f"is being written by {owner}", remedy)
+
+    return waiting
+
+
+def _counts(path: Path) -> bool:
+    """Return whether something in a folder is more than a beginning that was cut off leaves."""
+    return path.name != CLAIMS and not path.name.startswith(f".{CONFIG}.")
+
+
+def _sealed(settings: TrainSettings) -> bytes:
+    text = to_toml(settings).encode()
+    return text + _seal(text) + b"\n"
+
+
+def _seal(text: bytes) -> bytes:
+    return f"# sha256 of the lines above: {sha256(text)}; delete this line after an edit".encode()
+
+
+def _logged_until(text: bytes, iteration: int, *, checked: bool) -> dict[str, Any] | None:
+    """Return a line of a log that says something up to an iteration; None for others and for damaged ones."""
     try:
-        return bool(json.loads(text.decode())["iteration"] <= iteration)
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        return False  # cut off by a crash, or damaged since
+        line = from_line(text, checked=checked)
+        return line if line["iteration"] <= iteration else None
+    except (ValueError, KeyError, TypeError):
+        return None  # cut off by a crash, or damaged since

@@ -1,6 +1,5 @@
 """Runs on disk: the history that a run folder logs, and the network that a folder or the name of a zoo model means."""
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from fheat.models.folder import load
 from fheat.models.zoo import MANIFEST
 from fheat.system.errors import BadInput
 from fheat.system.files import LOG_LIMIT, read_capped
+from fheat.training.log import from_line, is_checked, split_log
 from fheat.training.run_folder import CONFIG, LOG, RunFolder
 from fheat.training.settings import TrainSettings
 
@@ -104,23 +104,26 @@ class RunHistory:
 def read_history(folder: Path) -> RunHistory:
     """Return the history in the folder of a run that ended, stopped or still goes on, or raise `BadInput`.
 
-    A last line of the log without a line end is ignored: it is being written, or was when the run was killed.
+    The beginning of a last line is ignored: it is being written, or was when the run was killed.
     """
     if not folder.is_dir():
         raise BadInput(folder, "is not a run folder", "give the --out of fheat train")
     settings = RunFolder(folder).settings()
     path = folder / LOG
     try:
-        lines = read_capped(path, LOG_LIMIT).decode().split("\n")[:-1]
+        content = read_capped(path, LOG_LIMIT)
+        content.decode()
     except FileNotFoundError:
         raise BadInput(path, "is missing", "give the --out of fheat train, once it has logged something") from None
     except UnicodeDecodeError as error:
         raise BadInput(path, f"is not text ({error})", "restore it, or resume the run") from None
+    lines = split_log(content)
+    checked = is_checked(lines)
     steps: list[dict[str, Any]] = []
     validations, speeds = [], {}
     probes: dict[int, dict[str, ProbeAt]] = {}
     for number, text in enumerate(lines, start=1):
-        line = _parsed(text, path, number, settings.schedule.iterations)
+        line = _parsed(text, path, number, settings.schedule.iterations, checked=checked)
         if "probe" in line:
             probes[line["iteration"]] = line["probe"]
         elif "validation" in line:
@@ -146,10 +149,10 @@ def _is_loss(name: str) -> bool:
     return name not in _NO_LOSS and not name.startswith(("D.", "alpha."))
 
 
-def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
+def _parsed(text: bytes, path: Path, number: int, last: int, *, checked: bool) -> dict[str, Any]:
     """Return one line of a log as a mapping, or raise `BadInput`; `last` is the last iteration of the run."""
     try:
-        line = json.loads(text)
+        line = from_line(text, checked=checked)
         numbers = {name: value for name, value in line.items() if name not in _NESTED} | line.get("cases", {})
         if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers.values()):
             raise TypeError("a value is no number")
@@ -163,9 +166,9 @@ def _parsed(text: str, path: Path, number: int, last: int) -> dict[str, Any]:
             line["probe"] = {site: _probe_at(logged) for site, logged in line["probe"].items()}
         if any(f"alpha.{name[2:]}" not in line for name in line if name.startswith("D.")):
             raise KeyError("alpha of a gate")
-    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
-    return dict(line)
+    return line
 
 
 def _probe_at(logged: dict[str, float | None]) -> ProbeAt:
@@ -191,7 +194,7 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class Saved:
-    """A loaded network and where it comes from."""
+    """A loaded network, in float32 whatever it is stored in, and where it comes from."""
 
     name: str
     """The folder or zoo name that the user gave, without a trailing slash."""
@@ -215,7 +218,7 @@ def open_saved(name: str) -> Saved:
     """
     folder = Path(name)
     if not is_run_folder(folder):
-        return Saved(name.rstrip("/") or name, load(name), None, None)
+        return Saved(name.rstrip("/") or name, load(name).float(), None, None)
     record = read_history(folder)
     saved = network_of(record, name.rstrip("/"))
     if saved is None:
@@ -227,7 +230,7 @@ def network_of(record: RunHistory, name: str) -> Saved | None:
     """Return the network in `final/` of a run or, while there is none, in `best/`; None while there is neither."""
     for part in ("final", "best"):
         if (record.folder / part).is_dir():
-            return Saved(name, load(record.folder / part), part, record)
+            return Saved(name, load(record.folder / part).float(), part, record)
     return None
 
 

@@ -75,8 +75,9 @@ def train(
         settings = folder.settings(values) if goes_on else make_settings(values, "fheat.train")
     elif values:
         raise TypeError(f"settings are given twice: leave out {', '.join(values)}")
-    trainer = begin(settings, folder, resume=resume, device=device, watch=watch, reading=reading, observers=observers)
-    return finish(trainer, folder)
+    options: dict[str, Any] = {"device": device, "watch": watch, "reading": reading, "observers": observers}
+    with folder:
+        return finish(begin(settings, folder, resume=resume, **options), folder)
 
 
 def begin(
@@ -89,13 +90,13 @@ def begin(
     reading: Progress = silent,
     observers: Iterable[Observer] = (),
 ) -> Trainer:
-    """Prepare a run, claim its folder or restore its newest checkpoint, and return its trainer.
+    """Prepare a run, claim its folder, restore its newest checkpoint with `resume`, and return its trainer.
 
-    The processes that train together call this alike, and see the same data and folder. The first one writes.
+    The processes that train together call this alike, and see the same data and folder. The first one claims it and
+    writes; a folder that was claimed is given back when the block `with folder` ends.
     """
     group = processes.current()
-    if not resume:
-        group.lead(folder.check_free)
+    group.lead(folder.claim if resume else folder.check_free)
     board = TensorBoard(folder.path) if settings.output.tensorboard else None
     if board is not None:
         group.lead(board.check)
@@ -167,6 +168,8 @@ def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None, check
         trainer.best, trainer.latest = checkpoint.facts["best"], checkpoint.facts.get("latest")
 
     def rewind() -> None:
+        folder.remove_abandoned()
+        folder.make_names_last()
         kept = folder.rewind_log(trainer.done if checkpoint else -1)  # what is logged at 0 comes again
         if board is not None:
             board.replace(kept)

@@ -1,7 +1,6 @@
 """Validation: how good the network is on scans it does not learn from, and the models that are kept."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,11 +39,11 @@ class Validation(Observer):
         trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
         if trainer.best is None or mean > trainer.best:
             trainer.best = mean
-            save_model(trainer, self._folder.path / "best", mean)
+            save_model(trainer, self._folder, "best", mean)
 
     def end(self, trainer: Trainer) -> None:
         """Save the network after the last iteration."""
-        save_model(trainer, self._folder.path / "final", trainer.latest)
+        save_model(trainer, self._folder, "final", trainer.latest)
 
 
 def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows, classes: Classes) -> dict[str, float]:
@@ -74,7 +73,7 @@ def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows
     return scores
 
 
-def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
+def save_model(trainer: Trainer, run_folder: RunFolder, part: str, score: float | None) -> None:
     """Write the network with its card: classes, preprocessing, what the scans looked like, windows, and settings."""
     prepared, settings, group = trainer.prepared, trainer.settings, processes.current()
     windows, scans = prepared.windows, prepared.scans
@@ -91,4 +90,5 @@ def save_model(trainer: Trainer, folder: Path, score: float | None) -> None:
         training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together, **start},
         metrics={} if score is None else {"validation_dice": score},
     )
-    save(trainer.step.result, folder, card, overwrite=True)
+    run_folder.check_ours()
+    save(trainer.step.result, run_folder.path / part, card, overwrite=True)

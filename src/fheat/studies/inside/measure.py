@@ -6,9 +6,9 @@ every window once, so a voxel that lies in several windows counts several times.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
+from fheat import __version__
 from fheat.data.case import Case
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
@@ -63,7 +63,7 @@ def analyse_run(run: Path, progress: Progress = silent) -> tuple[Analysis, list[
         raise ValueError("the dataset has no validation scans")
     planes: list[Plane] = []
     result = analyse(saved, cases, AnalysisOptions(), keep=planes.append, progress=progress)
-    return Analysis(fheat=version("fheat"), dataset=dataset.name, split="validation", models=(result,)), planes
+    return Analysis(fheat=__version__, dataset=dataset.name, split="validation", models=(result,)), planes
 
 
 def analyse(
