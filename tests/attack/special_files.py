@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store:
         from tests.attack.store import store_matrix
 
-        store_matrix(rows, options.store)
+        store_matrix(rows, options.specials, options.store)
     return 1 if faults else 0
 
 
