@@ -116,7 +116,7 @@ PLACES = (
     Place("model/model.json", "probe model --data scans"),
     Place("scans/dataset.json", "probe model --data scans"),
     Place("scans/labelsTr/phantom_0000.nii.gz", "probe model --data scans --device cpu"),
-    Place("a.json", "simulate --from a.json"),
+    Place("a.json", "simulate --from a.json --out a.png"),
 )
 TINY = ["--network", "miniature", "--patch-size", "16", "16", "16", "--labelled", "1", "--method", "supervised"]
 
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store:
         from tests.attack.store import store_matrix
 
-        store_matrix(rows, options.store)
+        store_matrix(rows, options.specials, options.store)
     return 1 if faults else 0
 
 

@@ -1,5 +1,6 @@
 """Store what a campaign counted, in the form of all results of this repository."""
 
+import shlex
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -29,7 +30,7 @@ def store(tally: Tally, kinds: Sequence[Kind], options: Namespace, seconds: floa
     write_result(
         options.store.stem,
         title="Hostile files by the hundred thousand: how many were read right, refused, or went wrong",
-        command=f"make attack N={options.cases} STORE=1",
+        command=f"make attack N={options.cases} SEED={options.seed} STORE=1",
         seed=options.seed,
         settings={"seconds_per_case": SECONDS, "bytes_beyond_start": HEADROOM, "workers": options.workers},
         results={
@@ -44,7 +45,12 @@ def store(tally: Tally, kinds: Sequence[Kind], options: Namespace, seconds: floa
     )
 
 
-def store_matrix(rows: Sequence[dict[str, Any]], out: Path) -> None:
+def _some(specials: Sequence[str]) -> str:
+    """Return the command of a matrix with some of the special files."""
+    return f"python -m tests.attack.special_files --specials {shlex.join(specials)}"
+
+
+def store_matrix(rows: Sequence[dict[str, Any]], specials: Sequence[str] | None, out: Path) -> None:
     """Write the number of calls by verb and exit code, and the faults."""
     verbs = {
         verb: {
@@ -57,7 +63,7 @@ def store_matrix(rows: Sequence[dict[str, Any]], out: Path) -> None:
     write_result(
         out.stem,
         title="Special files in every place where a verb opens a file: exit codes, hangs and tracebacks",
-        command="make special-files STORE=1",
+        command="make special-files STORE=1" if specials is None else _some(specials),
         seed=None,
         results={
             "calls": len(rows),
