@@ -40,7 +40,7 @@ def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):
         raise BrokenPipeError
 
     monkeypatch.setattr("builtins.print", leave)
-    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    monkeypatch.setattr("fheat.cli.main.reader_left", lambda: True)
     assert main(["bench", "window", "--models", "fheat_seg", *TINY, "--out", str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.png"}
 

@@ -131,7 +131,7 @@ def test_files_are_written_before_anything_is_printed(task, tmp_path, monkeypatc
         raise BrokenPipeError
 
     monkeypatch.setattr("builtins.print", leave)
-    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    monkeypatch.setattr("fheat.cli.main.reader_left", lambda: True)
     assert main(["data", "contrast", str(task), "--figures", str(tmp_path / "figures")]) == 0
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"contrast.json", "contrast.svg"}
 

@@ -261,6 +261,6 @@ def test_files_are_written_before_anything_is_printed(finished, tmp_path, monkey
         raise BrokenPipeError
 
     monkeypatch.setattr("builtins.print", leave)
-    monkeypatch.setattr("fheat.cli.main.os.dup2", lambda *_: None)
+    monkeypatch.setattr("fheat.cli.main.reader_left", lambda: True)
     assert main(["allocation", str(finished), "--residual", "--figures", str(tmp_path), "--device", "cpu"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"analysis.json", "residual.svg"}
