@@ -1,6 +1,6 @@
 """What was attacked and what came of it (docs/trust.md)."""
 
-from pages.common import stored, table
+from pages.common import stored, stored_head, table
 
 GOOD = ("read right", "refused")
 
@@ -39,3 +39,27 @@ def special_kinds() -> str:
     """Return the names of the special files of the stored matrix."""
     *names, last = stored("special-files-cpu")["special"]
     return f"{', '.join(names)} and {last}"
+
+
+CAMPAIGNS = {
+    "kills-cpu": (
+        "training killed by SIGKILL, all methods: weights, log or checkpoints that differ",
+        "kills",
+    ),
+    "kill-predict-cpu": ("`predict` killed by SIGKILL: masks or `run.json` that differ in the end", "kills"),
+    "lock-races-cpu": ("two processes that want one run folder: runs that were damaged", "pairs"),
+    "flips-cpu": ("single bits flipped in a run folder: other values accepted", "flips"),
+    "command-line-cpu": ("calls with odd streams, names and signals: other exit codes, or a traceback", "calls"),
+    "soak-cpu": ("iterations of one training: memory or descriptors that grow", "iterations"),
+    "soak-predict-cpu": ("scans of one `predict`: memory or descriptors that grow", "scans"),
+}
+"""Stored campaigns: what was done and what would be a fault, and the result that says how often."""
+
+
+def campaign_table() -> str:
+    """Return how often each campaign tried, and the number of its faults."""
+    rows = []
+    for name, (what, count) in CAMPAIGNS.items():
+        results = stored(name)
+        rows.append([what, f"{results[count]:,}", str(len(results["faults"])), f"`{stored_head(name).command}`"])
+    return table(["campaign", "times", "faults", "command"], rows)

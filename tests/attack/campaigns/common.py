@@ -59,30 +59,30 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def options(description: str | None, name: str, **counts: int) -> argparse.Namespace:
-    """Read the command line of a campaign: its counts, `--seed`, and `--out` to store the result."""
+    """Read the command line of a campaign: its counts, `--seed`, and `--store` to keep the result."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for count, default in counts.items():
         parser.add_argument(f"--{count}", type=int, default=default)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help=f"store the counts, such as benchmarks/results/{name}.json")
+    parser.add_argument("--store", type=Path, help=f"store the counts, such as benchmarks/results/{name}.json")
     return parser.parse_args()
 
 
 def report(given: argparse.Namespace, name: str, title: str, settings: dict[str, Any], results: dict[str, Any]) -> int:
-    """Print the counts, store them if that was asked, and return 1 where something was lost."""
+    """Print the counts, store them if that was asked, and return 1 if `results["faults"]` lists any."""
     print(json.dumps(results, indent=1))
-    if given.out is not None:
+    if given.store is not None:
         sys.path.insert(0, str(ROOT / "tools"))
         from results import write_result  # the schema of all stored results
 
-        command = " ".join(["python", "-m", f"tests.attack.campaigns.{name}", *sys.argv[1:]])
+        counts = [f"--{key} {value}" for key, value in vars(given).items() if key != "store"]
         write_result(
-            given.out.stem,
+            given.store.stem,
             title=title,
-            command=command,
+            command=" ".join(["python -m", f"tests.attack.campaigns.{name}", *counts]),
             seed=given.seed,
             settings=settings,
             results=results,
-            out=given.out,
+            out=given.store,
         )
-    return 1 if results["lost"] else 0
+    return 1 if results["faults"] else 0

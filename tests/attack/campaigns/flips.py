@@ -124,7 +124,7 @@ def main() -> int:
             counts[f"{path.relative_to(campaign.folder)}: {end.partition(':')[0]}"] += 1
             if end.startswith("LOST"):
                 lost.append(f"{path.relative_to(campaign.folder)}, bit {bit}: {end}")
-    results = {"flips": len(plan), "outcomes": dict(sorted(counts.items())), "lost": lost}
+    results = {"flips": len(plan), "outcomes": dict(sorted(counts.items())), "faults": lost}
     title = "Single flipped bits of a run folder, and what was accepted with other values"
     return report(given, "flips", title, {"iterations": 12}, results)
 

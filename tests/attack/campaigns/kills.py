@@ -67,7 +67,7 @@ def main() -> int:
             if wrong:
                 lost.append(f"{method}: {wrong}")
             print(f"{method}: {counts[method]} kills {wrong}", file=sys.stderr, flush=True)
-    results = {"kills": sum(counts.values()), "by_method": counts, "lost": lost}
+    results = {"kills": sum(counts.values()), "by_method": counts, "faults": lost}
     return report(given, "kills", "Kills of training with every method, and runs that ended differently", {}, results)
 
 

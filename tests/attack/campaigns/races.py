@@ -75,7 +75,7 @@ def main() -> int:
             counts[f"{kind}: exit {' and '.join(map(str, sorted(codes, key=str)))}"] += 1
             if found := damage(codes, said, left, expected):
                 lost.append(f"pair {number}, {kind}: {found}")
-    results = {"pairs": given.pairs, "outcomes": dict(sorted(counts.items())), "lost": lost}
+    results = {"pairs": given.pairs, "outcomes": dict(sorted(counts.items())), "faults": lost}
     title = "Pairs of processes that want one run folder: exit codes, and runs that were damaged"
     return report(given, "races", title, {"kinds": KINDS, "iterations": 12}, results)
 

@@ -63,7 +63,7 @@ def main() -> int:
         "descriptors_grown": descriptors,
         "resident_mib": [at[1] // 2**20 for at in watch.seen],
         "descriptors": [at[2] for at in watch.seen],
-        "lost": lost,
+        "faults": lost,
     }
     return report(
         given, "soak", "Memory and open descriptors over a long training", {"allowed_bytes": ALLOWED}, results

@@ -1,4 +1,4 @@
-"""`predict` over thousands of small scans in one process: `python -m tests.attack.soak_predict --count 5000`.
+"""`predict` over thousands of small scans in one process: `python -m tests.attack.campaigns.soak_predict --count 5000`.
 
 Resident memory and open files are noted as it goes. What may grow is the record that becomes run.json: an entry of a
 scan takes about 3 KiB, so from the first fifth of the scans to the last one memory may grow by 8 KiB for each scan.
@@ -13,7 +13,8 @@ from fheat import Predictor
 from fheat.inference.folder import FolderWatcher
 from fheat.inference.memory import resident_bytes
 from fheat.inference.record import SegmentedScan
-from tests.attack.predicting import conclude, make_model, make_scans, options
+from tests.attack.campaigns.common import options, report
+from tests.attack.campaigns.predicting import make_model, make_scans
 
 BYTES_PER_SCAN = 8 * 1024
 EVERY = 50
@@ -35,7 +36,7 @@ class Meter(FolderWatcher):
 
 def main() -> int:
     """Segment all scans and compare the beginning with the end."""
-    said = options(__doc__, 5000)
+    said = options(__doc__, "soak-predict-cpu", count=5000)
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         scans = make_scans(base / "scans", [f"case{number:05d}" for number in range(said.count)], side=34)
@@ -56,8 +57,12 @@ def main() -> int:
         "open_files": [begin[2], end[2]],
         "run_json_bytes_per_scan": round(size / said.count),
     }
-    return conclude(
-        said, "Prediction of thousands of scans: memory and open files at the beginning and end", results, faults
+    return report(
+        said,
+        "soak_predict",
+        "Prediction of thousands of scans: memory and open files at the beginning and end",
+        {},
+        {**results, "faults": faults},
     )
 
 

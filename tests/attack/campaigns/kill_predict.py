@@ -1,4 +1,4 @@
-"""`fheat predict` is killed again and again: `python -m tests.attack.kill_predict --count 200`.
+"""`fheat predict` is killed again and again: `python -m tests.attack.campaigns.kill_predict --count 200`.
 
 Each story begins with an empty folder. The program is killed up to four times at random moments of its run, then it is
 left alone. Masks, pictures and run.json must be those of a run that nobody disturbed, but for what a process
@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.attack.predicting import conclude, make_model, make_scans, options, start, to_files
+from tests.attack.campaigns.common import options, report
+from tests.attack.campaigns.predicting import make_model, make_scans, start, to_files
 
 SCANS = 6
 MOST_KILLS = 4
@@ -34,7 +35,7 @@ def left(out: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def main() -> int:
     """Tell stories until there are kills enough."""
-    said = options(__doc__, 200)
+    said = options(__doc__, "kill-predict-cpu", count=200)
     chance = random.Random(said.seed)
     faults: list[str] = []
     killed = stories = hidden = 0
@@ -69,7 +70,13 @@ def main() -> int:
                 faults.append(f"story {stories}: other masks or another run.json")
             shutil.rmtree(out)
     results = {"kills": killed, "stories": stories, "hidden_files_left": hidden}
-    return conclude(said, "Prediction killed at random moments: how many folders ended as undisturbed", results, faults)
+    return report(
+        said,
+        "kill_predict",
+        "Prediction killed at random moments: how many folders ended as undisturbed",
+        {},
+        {**results, "faults": faults},
+    )
 
 
 if __name__ == "__main__":

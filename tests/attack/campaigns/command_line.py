@@ -1,4 +1,4 @@
-"""The program with odd words, names, streams and signals: `python -m tests.attack.command_line --count 5000`.
+"""The program with odd words, names, streams and signals: `python -m tests.attack.campaigns.command_line --count 5000`.
 
 Every call runs in a fork of this process, which has imported everything. It must end with an exit code of the list, say
 nothing that looks like a traceback, obey no byte of a name, and end. Exit code 70, an internal error, is a fault too.
@@ -18,7 +18,8 @@ from importlib import import_module
 from pathlib import Path
 
 from fheat.cli.main import VERBS
-from tests.attack.predicting import conclude, make_model, make_scans, open_text, options, start, to_files
+from tests.attack.campaigns.common import options, report
+from tests.attack.campaigns.predicting import make_model, make_scans, open_text, start, to_files
 
 CODES = {0, 2, 3, 4, 130, 143, -signal.SIGINT, -signal.SIGTERM}
 """Of the list; a signal that comes after all is done ends the program without a word: a shell calls it 130 or 143."""
@@ -128,7 +129,7 @@ def ended(pid: int) -> int | None:
 
 def main() -> int:
     """Make the calls, count the exit codes, and keep what is wrong."""
-    said = options(__doc__, 5000)
+    said = options(__doc__, "command-line-cpu", count=5000)
     chance = random.Random(said.seed)
     for verb in (*VERBS, "data_check", "data_phantom", "data_prepare", "data_contrast"):
         import_module(f"fheat.cli.{verb}")
@@ -158,7 +159,13 @@ def main() -> int:
             os.chdir(base)
             shutil.rmtree(base / "work", ignore_errors=True)
     results = {"calls": said.count, "codes": dict(sorted(codes.items()))}
-    return conclude(said, "Command lines with odd words, names, streams and signals: exit codes", results, faults)
+    return report(
+        said,
+        "command_line",
+        "Command lines with odd words, names, streams and signals: exit codes",
+        {},
+        {**results, "faults": faults},
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a process with threads cannot be forked
 
-import argparse
 import io
 import signal
 import sys
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,10 +21,6 @@ from fheat.data.phantom import phantom
 from fheat.io import write_nifti
 from fheat.models.card import Window
 from tests.miniature import register
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from results import write_result
 
 SIDE = 16
 
@@ -120,26 +114,3 @@ def to_files(out: Path, error: Path, encoding: str = "utf-8") -> None:
 def open_text(number: int, encoding: str) -> io.TextIOWrapper:
     """Return a standard stream of this number, as Python opens it."""
     return io.TextIOWrapper(os.fdopen(number, "wb", closefd=False), encoding, line_buffering=number == 2)
-
-
-def options(description: str | None, default: int) -> argparse.Namespace:
-    """Read --count, --seed and --store from the command line."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=default, help="how many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", type=Path, help="write a result file, such as benchmarks/results/NAME-cpu.json")
-    return parser.parse_args()
-
-
-def conclude(said: argparse.Namespace, title: str, results: dict[str, Any], faults: list[str]) -> int:
-    """Print and store what was counted; return the exit code, 1 with faults."""
-    for name, value in results.items():
-        print(f"{name}: {value}")
-    for fault in faults[:20]:
-        print(f"FAULT {fault}")
-    if said.store is not None:
-        module = Path(sys.argv[0]).stem
-        command = f"python -m tests.attack.{module} --count {said.count} --seed {said.seed}"
-        everything = {**results, "faults": len(faults)}
-        write_result(said.store.stem, title=title, command=command, seed=said.seed, results=everything, out=said.store)
-    return 1 if faults else 0
