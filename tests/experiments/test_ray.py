@@ -119,7 +119,7 @@ def test_masks_and_record_are_those_without_ray_though_a_worker_is_killed(two_wo
     out, killed = tmp_path / "together", []
     for folder in (tmp_path / "alone", out):
         folder.mkdir()
-        (folder / "case0.nii.gz").write_bytes(b"mine")  # a mask that exists is kept
+        (folder / "case0.nii.gz").write_bytes(b"mine")  # a file that is not ours is not replaced
     assert main([*words, str(tmp_path / "alone")]) == 3
     alone = json.loads(capsys.readouterr().out)
 
@@ -133,7 +133,7 @@ def test_masks_and_record_are_those_without_ray_though_a_worker_is_killed(two_wo
     assert len(killed) == 1
     assert comparable(together) == comparable(alone)
     assert [case["id"] for case in together["cases"]] == [f"case{seed}" for seed in range(1, 6)]
-    assert (together["kept"], list(together["refused"]), together["complete"]) == (["case0"], ["bad"], True)
+    assert (together["kept"], list(together["refused"]), together["complete"]) == ([], ["bad", "case0"], True)
     masks = [{path.name: path.read_bytes() for path in folder.glob("*.nii.gz")} for folder in (tmp_path / "alone", out)]
     assert masks[0] == masks[1]
 
@@ -152,4 +152,4 @@ def comparable(record):
     """Return a record without what differs from process to process."""
     own = ("mask", "seconds", "memory_bound_bytes", "memory_parts_bytes")
     cases = [{key: value for key, value in case.items() if key not in own} for case in record["cases"]]
-    return record | {"cases": cases}
+    return record | {"cases": cases, "refused": list(record["refused"])}  # whose reasons name the folder

@@ -87,6 +87,7 @@ def measure(folder: Path) -> dict[str, Any]:
     found["allocation"] = json.loads(run(f"allocation {model} --json"))
     found["zoo allocation"] = json.loads(run("allocation la-4 --json"))
     found["cost"] = json.loads(run("models --json"))
+    found["cost"]["zoo"] = [model for model in found["cost"]["zoo"] if model["name"] == "la-4"]  # the only one then
     found["probe"] = json.loads(run(f"probe {model} --data {scans} --labelled 2 --batches 2 --device cpu --json"))
     for where in ("model", "data"):
         found["probe"].pop(where, None)  # a path, and this folder's

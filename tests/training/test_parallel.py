@@ -14,6 +14,7 @@ import torch
 from fheat import load
 from fheat.system.errors import BadInput
 from fheat.training.checkpoints import newest_checkpoint
+from fheat.training.log import from_line
 from fheat.training.settings_sources import to_toml
 from tests.forks import Fork
 from tests.training import programs
@@ -65,7 +66,7 @@ def train(path, folder, size=2, program=programs.train):
 
 
 def lines(folder):
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    found = [from_line(line, checked=True) for line in (folder / "log.jsonl").read_bytes().splitlines()]
     return [line for line in found if "total" in line], [line for line in found if "validation" in line]
 
 
