@@ -226,8 +226,8 @@ def fault(place: Place, code: int | str, said: str) -> str:
     return "said nothing" if code != 0 and not said.strip() else ""
 
 
-def matrix(places: Sequence[Place], specials: Sequence[str], progress: Callable[[str], object] = print) -> list[dict]:
-    """Run every call and return one row for each: verb, place, special file, exit code, fault, and what was said."""
+def matrix(places: Sequence[Place], specials: Sequence[str], seconds: float) -> list[dict]:
+    """Run every call and return one row for each: verb, place, special file, exit code and fault, which is printed."""
     from importlib import import_module
 
     for name in PRELOADED:
@@ -237,7 +237,7 @@ def matrix(places: Sequence[Place], specials: Sequence[str], progress: Callable[
         base = Path(scratch) / "base"
         base.mkdir()
         prepare(base)
-        limit = SECONDS * crowding()
+        limit = seconds * crowding()
         for number, (place, special) in enumerate((place, special) for place in places for special in specials):
             if special == "unreadable" and os.geteuid() == 0:
                 continue
@@ -246,7 +246,7 @@ def matrix(places: Sequence[Place], specials: Sequence[str], progress: Callable[
             row = {"verb": place.verb, "place": place.path, "words": place.words, "special": special}
             rows.append({**row, "code": code, "fault": wrong})
             if wrong:
-                progress(f"{special} as {place.path}: fheat {place.words}: {wrong}: {' '.join(said.split())[-300:]}")
+                print(f"{special} as {place.path}: fheat {place.words}: {wrong}: {' '.join(said.split())[-300:]}")
     return rows
 
 
@@ -255,10 +255,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--verbs", nargs="+", help="only these verbs")
     parser.add_argument("--specials", nargs="+", choices=list(SPECIAL), help="only these special files")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="longest time of a call, more if it is crowded")
     parser.add_argument("--store", type=Path, help="write the counts as a stored result")
     options = parser.parse_args(arguments)
     places = [place for place in PLACES if not options.verbs or place.verb in options.verbs]
-    rows = matrix(places, options.specials or list(SPECIAL))
+    rows = matrix(places, options.specials or list(SPECIAL), options.seconds)
     for verb in dict.fromkeys(place.verb for place in places):
         codes = Counter(str(row["code"]) for row in rows if row["verb"] == verb)
         print(f"{verb:<14} {json.dumps(dict(sorted(codes.items())))}")

@@ -12,7 +12,7 @@ from tests.forks import Fork
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the special files are those of Linux")
 def test_some_special_files_end_with_documented_codes():
-    words = ["--verbs", "evaluate", "data check", "--specials", "FIFO", "socket"]
+    words = ["--verbs", "evaluate", "data check", "--specials", "FIFO", "socket", "--seconds", "120"]
     code, printed, warned = Fork(main, words).outcome(300)
     assert code == 0, printed + warned
 

@@ -358,7 +358,7 @@ def test_a_header_that_no_scanner_writes_is_refused_and_the_other_scans_still_ru
     assert {one["quantity"] for one in record["cases"][1]["unusual"]} >= {"intensity of every voxel", "spacing x (mm)"}
     assert main([*command, "--overwrite", "--allow", "implausible-spacing"]) == 3
     assert "huge.nii.gz: would take " in capsys.readouterr().err
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    record = json.loads((tmp_path / "out" / "run-2.json").read_text())
     assert record["settings"]["allow"] == ["implausible-spacing"]
 
 

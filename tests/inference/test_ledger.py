@@ -14,9 +14,10 @@ import torch
 from fheat import BadInput, Card, Predictor, create_model
 from fheat.data.phantom import phantom
 from fheat.inference import folder
-from fheat.inference.ledger import Ledger, file_sha256, scan_sha256
+from fheat.inference.ledger import Journal, Ledger, file_sha256, scan_sha256
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
+from fheat.system.claims import this_process
 
 SIZE = (16, 16, 16)
 CARD = Card(classes=("background", "chamber"), preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}})
@@ -144,6 +145,7 @@ def test_a_killed_run_goes_on_and_its_record_is_that_of_one_that_was_not(
         return write
 
     with monkeypatch.context() as patch:
+        patch.setattr("fheat.inference.ledger.this_process", lambda: replace(this_process(), released=True))
         if room == "journal":
             patch.setattr(folder.Journal, "_append", dying(folder.Journal._append))
         else:
@@ -213,3 +215,52 @@ def test_a_named_pipe_is_refused_at_once(tmp_path):
         file_sha256(tmp_path / "pipe")
     os.mkfifo(tmp_path / "run.json")
     assert Ledger(tmp_path).standing(tmp_path / "pipe", lambda: (), None) == ("foreign", None)
+
+
+def test_a_scan_that_cannot_be_read_does_not_keep_the_others_from_their_masks(predict, scans):
+    (scans / "a.nii.gz").symlink_to("nowhere")
+    assert predict() == ([], ["case0", "case1"], ["a"])
+
+
+def test_one_scan_made_again_leaves_the_masks_of_the_others_ours(predict, predictor, scans, tmp_path):
+    predict()
+    predictor.segment_folder(scans / "case0.nii.gz", tmp_path / "out", preview=False, overwrite=True)
+    assert predict() == (["case0", "case1"], [], [])
+
+
+def journal(folder, *lines):
+    """Write the journal of a run that was killed."""
+    head = {"model_sha256": "0", "settings": {}, "device": "cpu"}
+    (folder / ".run-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
+
+
+def test_a_mask_that_was_edited_after_a_kill_is_not_ours_any_more(tmp_path):
+    mask = tmp_path / "case0.nii.gz"
+    mask.write_bytes(b"made")
+    entry = {"mask": str(mask), "mask_sha256": file_sha256(mask), "images_sha256": []}
+    journal(tmp_path, {"begun": mask.name})
+    assert Ledger(tmp_path).standing(mask, lambda: (), None) == ("free", None)  # perhaps not written whole
+    journal(tmp_path, {"begun": mask.name}, {"done": entry})
+    assert Ledger(tmp_path).standing(mask, lambda: (), None)[0] == "changed"
+    mask.write_bytes(b"edited")
+    assert Ledger(tmp_path).standing(mask, lambda: (), None) == ("foreign", None)
+
+
+def test_a_mask_that_we_may_not_read_is_that_of_another(tmp_path, monkeypatch):
+    (tmp_path / "case0.nii.gz").write_bytes(b"somebody's")
+
+    def forbidden(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("fheat.inference.ledger.file_sha256", forbidden)
+    assert Ledger(tmp_path).standing(tmp_path / "case0.nii.gz", lambda: (), None) == ("foreign", None)
+
+
+def test_the_journal_of_a_run_that_has_just_begun_is_left_alone(tmp_path):
+    beside = Journal(tmp_path, {"model_sha256": "0", "settings": {}, "device": "cpu"})
+    head = beside.path.read_text()
+    Ledger(tmp_path).drop_journals({"case0.nii.gz"})
+    assert beside.path.exists()
+    beside.path.unlink()
+    beside.begin(["case0.nii.gz"])
+    assert beside.path.read_text() == head + '{"begun": "case0.nii.gz"}\n'

@@ -91,9 +91,9 @@ def test_a_run_that_was_taken_over_writes_nothing_any_more(config, tmp_path, mon
     with folder:
         folder.begin(config())
         folder.log([{"iteration": 1}])
+        (tmp_path / "run" / CLAIMS / "7").write_bytes(b"of another process")
         later = time.monotonic() + 31
         monkeypatch.setattr("fheat.system.claims.time.monotonic", lambda: later)
-        (tmp_path / "run" / CLAIMS / "7").write_bytes(b"of another process")
         with pytest.raises(Displaced, match=r"run: was taken over by another process, .*; let that one go on"):
             folder.log([{"iteration": 2}])
     assert (tmp_path / "run" / "log.jsonl").read_bytes().count(b"\n") == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fheat import __version__
-from fheat.cli.streams import drop_output, prepare_streams, reader_left, say
+from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader_left, say
 from fheat.system.errors import FULL, BadInput
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
@@ -66,7 +66,7 @@ def _attempt(words: list[str]) -> int:
     except BadInput as error:
         return _fail(str(error), 3)
     except SystemExit as end:
-        if end.code == 1:  # rich ends a program so whose reader has left
+        if end.code == 1 and goes_nowhere():  # rich ends a program so whose reader has left
             return 0
         raise
     except BrokenPipeError as error:

@@ -38,6 +38,13 @@ def reader_left() -> bool:
     return any(map(_is_broken, (sys.stdout, sys.stderr)))
 
 
+def goes_nowhere() -> bool:
+    """Return whether standard output is the null device, to which rich sends it once its reader has left."""
+    with suppress(OSError, ValueError):
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.stat(os.devnull))
+    return False
+
+
 def drop_output() -> None:
     """Forget what could not be printed: Python would try again at its end and complain."""
     for stream in (sys.stdout, sys.stderr):

@@ -216,7 +216,7 @@ class Masks:
     def record_path(self) -> Path:
         """Return run.json, or the first of run-2.json, run-3.json, ... that does not exist."""
         names = chain(["run.json"], (f"run-{number}.json" for number in count(2)))
-        return next(self.folder / name for name in names if self.overwrite or not (self.folder / name).exists())
+        return next(self.folder / name for name in names if not (self.folder / name).exists())
 
     def write(self, case: Case, source: Volume | Series, mask: Volume, labels: Sequence[str]) -> None:
         """Write the preview and then the mask, whose presence says that the scan is done."""
@@ -251,7 +251,7 @@ def _segment(
 ) -> SegmentedScan:
     """Read, segment and write one scan."""
     begin = time.perf_counter()
-    hashes = scan_sha256(case.images)  # before reading: a scan that changes meanwhile is then segmented again
+    hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
     source = read_series(case.images[0]) if masks.format == "seg" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
@@ -285,6 +285,14 @@ def _segment(
         millilitres=_millilitres(mask, predictor.classes),
         unusual=unusual,
     )
+
+
+def _hashes(case: Case) -> tuple[str, ...]:
+    try:
+        return scan_sha256(case.images)
+    except OSError as error:
+        path = error.filename or case.images[0]
+        raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
 
 
 def _workload(predictor: Predictor, scan: Volume) -> Workload:

@@ -12,10 +12,11 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from fheat.system.claims import Holder, this_process
 from fheat.system.errors import BadInput, located
 from fheat.system.files import LOG_LIMIT, open_regular, read_capped, write_file
 
@@ -61,6 +62,7 @@ class Ledger:
         self._made: dict[str, list[Made]] = {}
         self._begun: set[str] = set()
         self._journals: dict[Path, set[str]] = {}
+        self._alive: set[Path] = set()
         for path in sorted(folder.glob(RECORDS)):
             self._take(_json(_text(path)))
         for path in sorted(folder.glob(JOURNALS)):
@@ -77,7 +79,7 @@ class Ledger:
             return "free", None
         try:
             found = file_sha256(mask)
-        except BadInput:
+        except (BadInput, OSError):
             return "foreign", None
         ours = [made for made in self._made.get(mask.name, ()) if made.mask == found]
         if not ours:
@@ -89,7 +91,7 @@ class Ledger:
     def drop_journals(self, masks: set[str]) -> None:
         """Remove the journals of earlier runs that name no mask but these, which a record has now."""
         for path, named in self._journals.items():
-            if named <= masks:
+            if named <= masks and (named or path not in self._alive):
                 path.unlink(missing_ok=True)
 
     def _take(self, record: Any) -> None:
@@ -106,15 +108,19 @@ class Ledger:
         first, *lines = map(_json, _text(path).splitlines() or [""])
         try:
             making = Making.of(first)
+            if "owner" in first and not Holder(**first["owner"]).gone():
+                self._alive.add(path)
         except (TypeError, KeyError, AttributeError):
             return
+        begun = set[str]()
         for line in lines:
             try:
                 if "begun" in line:
-                    self._begun.add(line["begun"])
+                    begun.add(line["begun"])
                     named.add(line["begun"])
                     continue
                 entry, name = line["done"], Path(line["done"]["mask"]).name
+                begun.discard(name)  # whoever changed it since did so on purpose
                 made = Made(entry["mask_sha256"], tuple(entry["images_sha256"]), making, entry)
                 if any(made.mask == other.mask and other.entry is None for other in self._made.get(name, ())):
                     named.discard(name)  # a record has it, too
@@ -122,6 +128,7 @@ class Ledger:
                     self._made.setdefault(name, []).append(made)
             except (TypeError, KeyError, ValueError):
                 continue  # the last line of a run that was killed
+        self._begun |= begun
 
 
 class Journal:
@@ -129,7 +136,8 @@ class Journal:
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
         self.path = folder / f".run-{secrets.token_hex(8)}.jsonl"
-        write_file(self.path, _line(head))
+        self._head = _line({**head, "owner": asdict(this_process())})
+        write_file(self.path, self._head)
 
     def begin(self, masks: Sequence[str]) -> None:
         """Announce masks that are about to be written."""
@@ -145,6 +153,8 @@ class Journal:
 
     def _append(self, lines: bytes) -> None:
         try:
+            if not self.path.exists():  # removed by a run beside this one, which has recorded the same masks
+                write_file(self.path, self._head)
             with open(self.path, "ab", buffering=0) as file:
                 file.write(lines)
                 getattr(os, "fdatasync", os.fsync)(file.fileno())

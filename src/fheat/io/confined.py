@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from fheat.io import child
 from fheat.system.errors import BadInput
 
+MOST_IDLE: Final = 2
+"""Number of reading processes that wait for the next file; each holds about 60 MB."""
 TIMEOUT: Final = 120.0
 """Time to read one file, in seconds, without the time that its bytes take."""
 SLOWEST: Final = 4 * 2**20
@@ -66,7 +68,10 @@ def read_confined(kind: Kind, path: str | Path, limit: int) -> Content:
     try:
         return reader.read(kind, path, limit)
     finally:
-        idle.append(reader)
+        if len(idle) < MOST_IDLE:
+            idle.append(reader)
+        else:
+            reader.close()
 
 
 class ConfinedReader:
@@ -140,8 +145,11 @@ class _Answer:
 
 
 def _start() -> subprocess.Popen[bytes]:
+    folders, here = [folder for folder in sys.path if folder], str(Path(child.__file__).parents[2])
+    if here not in folders:  # imported from the current folder, which has no name there
+        folders.insert(0, here)
     process = subprocess.Popen(
-        [sys.executable, "-I", child.__file__, *(folder for folder in sys.path if folder)],
+        [sys.executable, "-I", child.__file__, *folders],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -62,7 +62,7 @@ class Holder:
 
     def gone(self) -> bool:
         """Return whether the owner gave the work back, or was a process of this machine that no longer runs."""
-        return self.released or (self.is_here and self._started != _start_of(self.pid))
+        return self.released or (self.is_here and self._started != _start_of(self.pid) and not _is_hidden(self.pid))
 
     @property
     def is_here(self) -> bool:
@@ -166,10 +166,15 @@ def holder(folder: Path) -> Holder | None:
     return None if found is None or found.gone() else found
 
 
+def this_process() -> Holder:
+    """Return this process as one who takes some work now."""
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    return Holder(secrets.token_hex(8), platform.node(), os.getpid(), _own_process(), since)
+
+
 def _take(folder: Path, waiting: Callable[[Holder | None], None], patience: float, pause: float) -> Claim:
     folder.mkdir(parents=True, exist_ok=True)
-    since = datetime.now().astimezone().isoformat(" ", "seconds")
-    me = Holder(secrets.token_hex(8), platform.node(), os.getpid(), _own_process(), since)
+    me = this_process()
     seen, changed = b"", time.monotonic()
     while True:
         newest = _newest(folder)
@@ -258,6 +263,17 @@ def _this_machine() -> str | None:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether a process of another user runs of which the system shows us nothing else."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not Path(f"/proc/{pid}").exists()
+    except OSError:
+        return False
+    return False
 
 
 def _start_of(pid: int) -> str | None:

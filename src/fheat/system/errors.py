@@ -22,7 +22,7 @@ class BadInput(Exception):  # noqa: N818 - the name is public and says what it i
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["BadInput"], tuple[Path, str, str]]:
-        return BadInput, (self.path, self.reason, self.remedy)
+        return type(self), (self.path, self.reason, self.remedy)
 
 
 def located(error: OSError, target: Path, needed: int | None = None) -> OSError:

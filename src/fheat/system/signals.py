@@ -61,7 +61,7 @@ def interruptible() -> Iterator[None]:
     usual, lost = sys.unraisablehook, list[int]()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(exit_code(number) if number in EXIT else lost[-1])
+        raise KeyboardInterrupt(exit_code(number) if number in EXIT else next(reversed(lost), 130))
 
     def later(ignored: "sys.UnraisableHookArgs") -> None:
         if not isinstance(ignored.exc_value, KeyboardInterrupt) or not hasattr(signal, "setitimer"):

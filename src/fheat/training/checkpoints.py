@@ -19,7 +19,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fheat.system.errors import BadInput
-from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped, write_folder
+from fheat.system.files import TEXT_LIMIT, open_regular, read_capped, write_folder
 from fheat.system.sealed import sealed, sha256, unsealed
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
@@ -78,7 +78,8 @@ def _by_age(folder: Path) -> list[Path]:
 def _read(folder: Path) -> Checkpoint | None:
     try:
         manifest = unsealed(read_capped(folder / MANIFEST, TEXT_LIMIT))
-        content = read_capped(folder / STATE, WEIGHTS_LIMIT)
+        with open_regular(folder / STATE) as file:  # as large as the network and its teacher make it
+            content = file.read()
         if manifest.keys() != _FIELDS or manifest["format"] != 1 or sha256(content) != manifest["sha256"]:
             return None
         return Checkpoint(int(manifest["iteration"]), from_bytes(content), dict(manifest["facts"]))

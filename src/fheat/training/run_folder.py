@@ -22,6 +22,7 @@ from fheat.training.settings_sources import read_settings, to_toml
 CONFIG, LOG, CLAIMS = "config.toml", "log.jsonl", ".claims"
 LENGTH = "schedule.iterations"
 """The setting that may be another one when a run goes on: it becomes longer, or ends earlier."""
+_SEAL = b"# sha256 of the lines above: "
 _REPLACED = (CONFIG, LOG, "best", "final")
 """What is written under a name of its own, `.NAME.` and more, before it gets its place."""
 
@@ -86,7 +87,7 @@ class RunFolder:
             raise BadInput(self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of fheat train")
         settings = read_settings(path, overrides)
         text, _, last = read_capped(path, TEXT_LIMIT).removesuffix(b"\n").rpartition(b"\n")
-        if last.startswith(b"#") and last != _seal(text + b"\n"):
+        if last.startswith(_SEAL) and last != _seal(text + b"\n"):
             reason = "was changed since it was written: its last line has the sha256 of another content"
             raise BadInput(path, reason, "restore it, or delete that line if the change is yours")
         return settings
@@ -159,7 +160,7 @@ def _sealed(settings: TrainSettings) -> bytes:
 
 
 def _seal(text: bytes) -> bytes:
-    return f"# sha256 of the lines above: {sha256(text)}; delete this line after an edit".encode()
+    return _SEAL + f"{sha256(text)}; delete this line after an edit".encode()
 
 
 def _logged_until(text: bytes, iteration: int, *, checked: bool) -> dict[str, Any] | None:
