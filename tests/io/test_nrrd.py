@@ -100,7 +100,7 @@ def test_bombs_are_refused_before_they_unpack(tmp_path):
         (b"sizes: 9 8 7", b"sizes: 9 56", "field sizes has 2 entries"),
         (b"encoding: gzip", b"encoding: gzip\ndata file: other.raw", "field data file"),
         (b"encoding: gzip", b"encoding: gzip\nbyte skip: 4", "field byte skip"),
-        (b"NRRD000", b"MRRD000", "damaged"),
+        (b"NRRD000", b"MRRD000", "does not begin with NRRD0001"),
     ],
 )
 def test_bad_fields_are_refused(tmp_path, old, new, says):

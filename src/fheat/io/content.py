@@ -32,6 +32,8 @@ class Content:
         left = os.fstat(file.fileno()).st_size - file.tell()
         self.path, self.packed = path, packed
         self.most = _MOST_OF_A_BYTE * left if packed else left
+        if packed:
+            _check_flags(path, file)
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
 
     def take(self, count: int, what: str) -> bytearray:
@@ -96,3 +98,12 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(path, f"is damaged ({reason})", COPY_AGAIN) from None
+
+
+def _check_flags(path: Path, file: IO[bytes]) -> None:
+    """Raise `BadInput` where reserved bits of a gzip header are set, which the library passes over."""
+    start = file.tell()
+    begin = file.read(4)
+    file.seek(start)
+    if len(begin) == 4 and begin[3] & 0xE0:
+        raise BadInput(path, "gzip stream is damaged (its header has reserved flags)", COPY_AGAIN)

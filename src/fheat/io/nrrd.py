@@ -4,6 +4,7 @@ The package `nrrd` parses the header, whose fields must agree with each other (t
 are unpacked here, up to their declared size and to the gzip checksum.
 """
 
+import re
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -57,6 +58,7 @@ _USED: Final = (
     *("space directions", "space origin", "spacings", "units"),
 )
 """Fields that are looked at; in another spelling they would be overlooked."""
+_FIRST_LINE: Final = re.compile(rb"NRRD000[1-5]\r?\n")
 _ELSEWHERE: Final = ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip")
 """Fields that say that the voxels are not right after the header."""
 
@@ -99,6 +101,8 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
             raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", _CHECK)
         lines.append(line)
         left -= len(line)
+        if not _FIRST_LINE.fullmatch(lines[0]):
+            raise BadInput(path, "does not begin with NRRD0001 to NRRD0005", _CHECK)
         if not line.strip():
             return lines
     raise BadInput(path, f"has no empty line after its header within {_LARGEST_HEADER:,} bytes", _CHECK)

@@ -182,7 +182,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
     if name in _plugins.refused:
         reason = f"distribution {_plugins.refused[name]}"
         raise ValueError(f"network {name!r} cannot be used ({reason}): repair or update that package")
-    raise ValueError(f"network {name!r} is unknown{_suggest(name, _NETWORKS)}: use {', '.join(_NETWORKS)}")
+    raise ValueError(f"network {name[:60]!r} is unknown{_suggest(name, _NETWORKS)}: use {', '.join(_NETWORKS)}")
 
 
 def _suggest(word: str, known: Any) -> str:

@@ -84,6 +84,8 @@ def inside(root: Path, text: str, *, source: Path, field: str, absolute: bool = 
             return Path(text)
         raise BadInput(source, f"field {field} is the absolute path {text!r}", "write it relative to the dataset")
     clean = os.path.normpath(text)
+    if clean == os.curdir:
+        raise BadInput(source, f"field {field} is {text!r}, which names no file", "name the file")
     if clean == ".." or clean.startswith(".." + os.sep):
         raise BadInput(source, f"field {field} is {text!r}, which leaves the dataset", "keep the files inside")
     return root / clean
