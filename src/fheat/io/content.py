@@ -105,5 +105,5 @@ def _check_flags(path: Path, file: IO[bytes]) -> None:
     start = file.tell()
     begin = file.read(4)
     file.seek(start)
-    if len(begin) == 4 and begin[3] & 0xE0:
+    if begin[:2] == b"\x1f\x8b" and len(begin) == 4 and begin[3] & 0xE0:
         raise BadInput(path, "gzip stream is damaged (its header has reserved flags)", COPY_AGAIN)
