@@ -49,6 +49,7 @@ CAMPAIGNS = {
     "kill-predict-cpu": ("`predict` killed by SIGKILL: masks or `run.json` that differ in the end", "kills"),
     "lock-races-cpu": ("two processes that want one run folder: runs that were damaged", "pairs"),
     "flips-cpu": ("single bits flipped in a run folder: other values accepted", "flips"),
+    "command-line-cpu": ("calls with odd streams, names and signals: other exit codes, or a traceback", "calls"),
     "soak-cpu": ("iterations of one training: memory or descriptors that grow", "iterations"),
 }
 """Stored campaigns: what was done and what would be a fault, and the result that says how often."""
