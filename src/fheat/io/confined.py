@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.io import child
+from fheat.io.content import COPY_AGAIN
 from fheat.system.errors import BadInput
 
 MOST_IDLE: Final = 2
@@ -40,7 +41,6 @@ _LONGEST_TEXT: Final = 2000
 """Largest number of characters of a reason."""
 _PIPE: Final = 2**20
 """Bytes that a process can send ahead."""
-_COPY_AGAIN: Final = "copy it again from its source"
 _WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, DeprecationWarning, FutureWarning)}
 """Classes of warnings that come over from the process as what they are; others become `UserWarning`."""
 Kind = Literal["volume", "h5"]
@@ -111,9 +111,9 @@ class ConfinedReader:
             answer = _answer(file, process, limit)
             complete = True
         except (EOFError, BrokenPipeError):
-            raise BadInput(file, _death(process.wait(), late.is_set(), seconds), _COPY_AGAIN) from None
+            raise BadInput(file, _death(process.wait(), late.is_set(), seconds), COPY_AGAIN) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise BadInput(file, "is damaged (the answer of its reader makes no sense)", _COPY_AGAIN) from None
+            raise BadInput(file, "is damaged (the answer of its reader makes no sense)", COPY_AGAIN) from None
         finally:
             timer.cancel()
             if not complete or late.is_set():

@@ -14,6 +14,7 @@ from fheat.system.files import open_regular
 SIZE_LIMIT: Final = 8 * 2**30
 """Largest number of bytes of voxels, unless the caller gives another limit."""
 COPY_AGAIN: Final = "copy it again from its source"
+CHECK_WRITER: Final = "check how the file was written"
 _STEP: Final = 2**20
 """Number of bytes that are unpacked at a time."""
 _STEPS_OF_THE_REST: Final = 64

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.content import SIZE_LIMIT
+from fheat.io.content import COPY_AGAIN, SIZE_LIMIT
 from fheat.io.volume import Volume, geometry_fault
 from fheat.system.errors import BadInput
 from fheat.system.files import open_regular, read_capped
@@ -40,7 +40,6 @@ _LARGEST_META: Final = 2**20
 """Number of bytes within which the elements that name the transfer syntax must lie."""
 _DEFLATED: Final = "1.2.840.10008.1.2.1.99"
 """Transfer syntax of deflated files."""
-_COPY_AGAIN: Final = "copy it again from its source"
 _CHECK: Final = "check how the series was exported"
 
 
@@ -114,7 +113,7 @@ def require(package: str, path: Path) -> None:
 
 
 @contextmanager
-def refusing(path: Path, reason: str = "is damaged", remedy: str = _COPY_AGAIN) -> Iterator[None]:
+def refusing(path: Path, reason: str = "is damaged", remedy: str = COPY_AGAIN) -> Iterator[None]:
     """Turn any error that the DICOM libraries raise on a damaged file into `BadInput`, and silence their warnings."""
     try:
         with warnings.catch_warnings():
@@ -162,7 +161,7 @@ def _dicom_files(folder: Path) -> list[Path]:
         if marked:
             marked_files.append(file)
         elif file.suffix.lower() == ".dcm":
-            raise BadInput(file, "is named .dcm and lacks the DICM mark", _COPY_AGAIN)
+            raise BadInput(file, "is named .dcm and lacks the DICM mark", COPY_AGAIN)
     if not marked_files:
         raise BadInput(folder, "holds no DICOM files", "give the folder that holds the series")
     return marked_files
@@ -347,10 +346,10 @@ def _plane(one: _Slice, limit: int) -> NDArray[Any]:
     with refusing(one.file):
         image = pydicom.dcmread(BytesIO(read_capped(one.file, limit)))
         if not any(keyword in image for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
-            raise BadInput(one.file, "field PixelData is missing", _COPY_AGAIN)
+            raise BadInput(one.file, "field PixelData is missing", COPY_AGAIN)
         stored = image.pixel_array
         if stored.shape != one.size:
-            raise BadInput(one.file, f"holds pixels of shape {stored.shape}, header {one.size}", _COPY_AGAIN)
+            raise BadInput(one.file, f"holds pixels of shape {stored.shape}, header {one.size}", COPY_AGAIN)
         slope, intercept = (
             float(_numbers(one.file, one.header, keyword, 1)[0]) if keyword in one.header else absent
             for keyword, absent in (("RescaleSlope", 1.0), ("RescaleIntercept", 0.0))

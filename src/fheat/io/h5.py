@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.io.confined import read_confined
-from fheat.io.content import SIZE_LIMIT
+from fheat.io.content import CHECK_WRITER, SIZE_LIMIT
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.files import open_regular
 
 LARGEST_RATIO: Final = 1100
 """Largest number of bytes that one stored byte may unpack to; gzip reaches 1032."""
-_CHECK: Final = "check how the file was written"
 
 
 def read_h5(
@@ -41,16 +40,16 @@ def read_h5(
     arrays = read_confined("h5", file, limit).arrays
     for name, data in arrays.items():
         if data.ndim != 3:
-            raise BadInput(file, f"field {name} has shape {data.shape}: expected (X, Y, Z)", _CHECK)
+            raise BadInput(file, f"field {name} has shape {data.shape}: expected (X, Y, Z)", CHECK_WRITER)
         if data.dtype.kind == "f" and not np.isfinite(data).all():
             count = int(np.count_nonzero(~np.isfinite(data)))
-            raise BadInput(file, f"field {name} holds {count:,} voxels that are NaN or infinite", _CHECK)
+            raise BadInput(file, f"field {name} holds {count:,} voxels that are NaN or infinite", CHECK_WRITER)
     image, label = arrays["image"], arrays.get("label")
     affine = np.diag([*map(float, spacing), 1.0])
     if label is None:
         return Volume(image, affine), None
     if label.shape != image.shape:
-        raise BadInput(file, f"field label has shape {label.shape}, the image {image.shape}", _CHECK)
+        raise BadInput(file, f"field label has shape {label.shape}, the image {image.shape}", CHECK_WRITER)
     return Volume(image, affine), Volume(label, affine)
 
 
@@ -73,7 +72,7 @@ def parse_h5(path: str, limit: int) -> dict[str, NDArray[Any]]:
         raise BadInput(path, f"{reason} ({text})", remedy) from None
     with file:
         if "image" not in file:
-            raise BadInput(path, f"has no dataset 'image', only {sorted(file)[:8]}", _CHECK)
+            raise BadInput(path, f"has no dataset 'image', only {sorted(file)[:8]}", CHECK_WRITER)
         datasets = {name: _plain_dataset(path, file, name) for name in ("image", "label") if name in file}
         declared = sum(data.size * data.dtype.itemsize for data in datasets.values())
         if declared > limit:
@@ -97,13 +96,13 @@ def _plain_dataset(path: str, file: Any, name: str) -> Any:
         raise BadInput(path, f"field {name} is a link to another place", "write the voxels into the file itself")
     data = file[name]
     if not isinstance(data, h5py.Dataset):
-        raise BadInput(path, f"field {name} is a group, not a dataset", _CHECK)
+        raise BadInput(path, f"field {name} is a group, not a dataset", CHECK_WRITER)
     if data.is_virtual or data.external:
         raise BadInput(path, f"field {name} is kept in other files", "write the voxels into the file itself")
     if data.dtype.kind not in "iufb" or data.dtype.itemsize > 8:
-        raise BadInput(path, f"field {name} has type {data.dtype}: expected integers or floats", _CHECK)
+        raise BadInput(path, f"field {name} has type {data.dtype}: expected integers or floats", CHECK_WRITER)
     if data.shape is None or len(data.shape) != 3 or 0 in data.shape:
-        raise BadInput(path, f"field {name} has shape {data.shape}: expected (X, Y, Z)", _CHECK)
+        raise BadInput(path, f"field {name} has shape {data.shape}: expected (X, Y, Z)", CHECK_WRITER)
     return data
 
 
@@ -111,8 +110,8 @@ def _check_stored(path: str, name: str, data: Any) -> None:
     """Raise `BadInput` if voxels are not in the file: HDF5 would make them up, as many as the header declares."""
     declared, stored = data.size * data.dtype.itemsize, int(data.id.get_storage_size())
     if stored * (1 if data.chunks is None else LARGEST_RATIO) < declared:
-        raise BadInput(path, f"field {name} declares {declared:,} bytes of voxels and holds {stored:,}", _CHECK)
+        raise BadInput(path, f"field {name} declares {declared:,} bytes of voxels and holds {stored:,}", CHECK_WRITER)
     if data.chunks is not None:
         chunks = math.prod(-(-length // step) for length, step in zip(data.shape, data.chunks, strict=True))
         if data.id.get_num_chunks() < chunks:
-            raise BadInput(path, f"field {name} holds {data.id.get_num_chunks():,} of {chunks:,} chunks", _CHECK)
+            raise BadInput(path, f"field {name} holds {data.id.get_num_chunks():,} of {chunks:,} chunks", CHECK_WRITER)

@@ -12,12 +12,11 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.content import Content
+from fheat.io.content import CHECK_WRITER, Content
 from fheat.io.volume import MILLIMETRES, corner_distance, geometry_fault
 from fheat.system.errors import BadInput
 
 Affine = NDArray[np.float64]
-_CHECK: Final = "check how the file was written"
 _KINDS: Final[dict[int, tuple[Any, bytes]]] = {
     348: (nibabel.Nifti1Header, b"n+1\0"),
     540: (nibabel.Nifti2Header, b"n+2\0\r\n\x1a\n"),
@@ -78,30 +77,34 @@ def _fields(content: Content) -> tuple[nibabel.Nifti1Header, int]:
             if found in _PAIRS:
                 raise BadInput(content.path, "field magic says that its voxels are in another file", "write one .nii")
             if found != magic:
-                raise BadInput(content.path, f"is not a NIfTI file: field magic is {found!r}, not {magic!r}", _CHECK)
+                raise BadInput(
+                    content.path, f"is not a NIfTI file: field magic is {found!r}, not {magic!r}", CHECK_WRITER
+                )
             return kind(block, code, check=False), size
     reason = f"is not a NIfTI file: field sizeof_hdr is {int.from_bytes(start, 'little')}, not 348 or 540"
-    raise BadInput(content.path, reason, _CHECK)
+    raise BadInput(content.path, reason, CHECK_WRITER)
 
 
 def _grid(path: Path, fields: nibabel.Nifti1Header) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape without trailing ones, and the type of the voxels."""
     axes, *lengths = (int(length) for length in fields["dim"])
     if not 1 <= axes <= 7:
-        raise BadInput(path, f"field dim[0] is {axes}: an image has 1 to 7 axes", _CHECK)
+        raise BadInput(path, f"field dim[0] is {axes}: an image has 1 to 7 axes", CHECK_WRITER)
     shape = stated = tuple(lengths[:axes])
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     if len(shape) not in (3, 4) or min(shape) < 1:
-        raise BadInput(path, f"field dim gives shape {stated}: expected (X, Y, Z) or (X, Y, Z, C)", _CHECK)
+        raise BadInput(path, f"field dim gives shape {stated}: expected (X, Y, Z) or (X, Y, Z, C)", CHECK_WRITER)
     code, bits = int(fields["datatype"]), int(fields["bitpix"])
     if code not in nibabel.nifti1.data_type_codes.dtype:
-        raise BadInput(path, f"field datatype is {code}, which stands for no type", _CHECK)
+        raise BadInput(path, f"field datatype is {code}, which stands for no type", CHECK_WRITER)
     kind = fields.get_data_dtype()
     if kind.kind not in "iuf":
-        raise BadInput(path, f"field datatype is {kind}: complex and colour images are not scans", _CHECK)
+        raise BadInput(path, f"field datatype is {kind}: complex and colour images are not scans", CHECK_WRITER)
     if bits != 8 * kind.itemsize:
-        raise BadInput(path, f"field bitpix is {bits}, field datatype {code} has {8 * kind.itemsize} bits", _CHECK)
+        raise BadInput(
+            path, f"field bitpix is {bits}, field datatype {code} has {8 * kind.itemsize} bits", CHECK_WRITER
+        )
     return shape, kind
 
 
@@ -109,7 +112,7 @@ def _offset(path: Path, fields: nibabel.Nifti1Header, least: int) -> int:
     offset = float(fields["vox_offset"])
     if not (least <= offset <= _LARGEST_OFFSET and offset.is_integer()):
         reason = f"field vox_offset is {offset:g}, not a whole number from {least} to {_LARGEST_OFFSET}"
-        raise BadInput(path, reason, _CHECK)
+        raise BadInput(path, reason, CHECK_WRITER)
     return int(offset)
 
 
@@ -119,7 +122,7 @@ def _scale(path: Path, fields: nibabel.Nifti1Header) -> tuple[float, float]:
     if np.isnan([slope, intercept]).all():
         return 1.0, 0.0
     if not np.isfinite([slope, intercept]).all():
-        raise BadInput(path, f"fields scl_slope, scl_inter are {slope:g}, {intercept:g}", _CHECK)
+        raise BadInput(path, f"fields scl_slope, scl_inter are {slope:g}, {intercept:g}", CHECK_WRITER)
     return (1.0, 0.0) if slope == 0 else (slope, intercept)
 
 
@@ -131,11 +134,11 @@ def _skip_extensions(content: Content, flag: bytearray, size: int, order: str) -
         length = int.from_bytes(rest[place : place + 4], "little" if order == "<" else "big")
         if not 8 <= length <= size - place:
             reason = f"an extension of {length:,} bytes is declared where {size - place:,} are left before vox_offset"
-            raise BadInput(content.path, reason, _CHECK)
+            raise BadInput(content.path, reason, CHECK_WRITER)
         place += length
     if any(rest[place:]):
         reason = "field vox_offset leaves bytes before the voxels that are neither extensions nor zero"
-        raise BadInput(content.path, reason, _CHECK)
+        raise BadInput(content.path, reason, CHECK_WRITER)
 
 
 def _affine(path: Path, fields: nibabel.Nifti1Header, shape: tuple[int, ...]) -> Affine:
@@ -143,22 +146,24 @@ def _affine(path: Path, fields: nibabel.Nifti1Header, shape: tuple[int, ...]) ->
     codes = {name: int(fields[f"{name}_code"]) for name in ("sform", "qform")}
     for name, code in codes.items():
         if not 0 <= code <= _LARGEST_CODE:
-            raise BadInput(path, f"field {name}_code is {code}, which stands for no space", _CHECK)
+            raise BadInput(path, f"field {name}_code is {code}, which stands for no space", CHECK_WRITER)
     if not any(codes.values()):
         raise BadInput(path, "fields sform_code and qform_code are 0: it does not say where it lies", "set its affine")
     unit = _millimetres(path, fields)
     stated = np.asarray(fields["pixdim"][1:4], dtype=np.float64) * unit
     if not (np.isfinite(stated).all() and (stated > 0).all()):
-        raise BadInput(path, f"field pixdim gives the spacing {stated.tolist()}: it must be above 0", _CHECK)
+        raise BadInput(path, f"field pixdim gives the spacing {stated.tolist()}: it must be above 0", CHECK_WRITER)
     scale = np.diag([unit, unit, unit, 1.0])
     forms = {name: scale @ _form(path, fields, name) for name, code in codes.items() if code}
     for name, form in forms.items():
         if fault := geometry_fault(form):
-            raise BadInput(path, f"field affine {fault} ({name})", _CHECK)
+            raise BadInput(path, f"field affine {fault} ({name})", CHECK_WRITER)
     affine = next(iter(forms.values()))
     spacing = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
     if not np.allclose(stated, spacing, rtol=_SPACING_TOLERANCE, atol=0):
-        raise BadInput(path, f"field pixdim {stated.tolist()} contradicts the affine's {spacing.tolist()}", _CHECK)
+        raise BadInput(
+            path, f"field pixdim {stated.tolist()} contradicts the affine's {spacing.tolist()}", CHECK_WRITER
+        )
     if len(forms) == 2:
         _check_agreement(path, forms["sform"], forms["qform"], shape, spacing)
     return affine
@@ -177,14 +182,14 @@ def _form(path: Path, fields: nibabel.Nifti1Header, name: str) -> Affine:
         return np.asarray(fields.get_sform(), dtype=np.float64)
     factor = float(fields["pixdim"][0])
     if factor not in (-1.0, 0.0, 1.0):
-        raise BadInput(path, f"field pixdim[0] is {factor:g}, not -1, 0 or 1, and the qform needs it", _CHECK)
+        raise BadInput(path, f"field pixdim[0] is {factor:g}, not -1, 0 or 1, and the qform needs it", CHECK_WRITER)
     if factor == 0.0:  # the format's old way to write 1
         fields["pixdim"][0] = 1.0
     quaternion = [float(fields[f"quatern_{letter}"]) for letter in "bcd"]
     try:
         return np.asarray(fields.get_qform(), dtype=np.float64)
     except ValueError:
-        raise BadInput(path, f"fields quatern_b, c, d are {quaternion}: no rotation", _CHECK) from None
+        raise BadInput(path, f"fields quatern_b, c, d are {quaternion}: no rotation", CHECK_WRITER) from None
 
 
 def _check_agreement(

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.content import SIZE_LIMIT, Content, opened
+from fheat.io.content import CHECK_WRITER, SIZE_LIMIT, Content, opened
 from fheat.io.volume import Volume, as_voxels, check_finite, geometry_fault
 from fheat.system.errors import BadInput
 
@@ -19,7 +19,6 @@ Fields = dict[str, Any]
 _LARGEST_HEADER: Final = 2**20
 _SPACING_TOLERANCE: Final = 0.01
 """Relative difference of `spacings` and the lengths of `space directions` up to which they agree."""
-_CHECK: Final = "check how the file was written"
 _SPACES: Final = {  # sign of each axis of a space, relative to RAS
     "right-anterior-superior": (1.0, 1.0, 1.0),
     "ras": (1.0, 1.0, 1.0),
@@ -98,14 +97,14 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
     left = _LARGEST_HEADER
     while line := file.readline(left):
         if not line.isascii() and not line.startswith(b"#") and b":=" not in line:
-            raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", _CHECK)
+            raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", CHECK_WRITER)
         lines.append(line)
         left -= len(line)
         if not _FIRST_LINE.fullmatch(lines[0]):
-            raise BadInput(path, "does not begin with NRRD0001 to NRRD0005", _CHECK)
+            raise BadInput(path, "does not begin with NRRD0001 to NRRD0005", CHECK_WRITER)
         if not line.strip():
             return lines
-    raise BadInput(path, f"has no empty line after its header within {_LARGEST_HEADER:,} bytes", _CHECK)
+    raise BadInput(path, f"has no empty line after its header within {_LARGEST_HEADER:,} bytes", CHECK_WRITER)
 
 
 def _check_fields(path: Path, header: Fields) -> None:
@@ -116,32 +115,36 @@ def _check_fields(path: Path, header: Fields) -> None:
         if meant is not None and name not in (*_USED, *_ELSEWHERE):
             raise BadInput(path, f"field {name!r} stands for {meant!r}", f"spell it {meant!r}")
     if "dimension" not in header:
-        raise BadInput(path, "field dimension is missing", _CHECK)
+        raise BadInput(path, "field dimension is missing", CHECK_WRITER)
     for name in _ELSEWHERE:
         if header.get(name):
-            raise BadInput(path, f"field {name} is {header[name]!r}: only data right after the header is read", _CHECK)
+            raise BadInput(
+                path, f"field {name} is {header[name]!r}: only data right after the header is read", CHECK_WRITER
+            )
     for name in ("sizes", "kinds", "space directions", "space origin", "space units", "units", "spacings"):
         if name in header and len(header[name]) != 3:
-            raise BadInput(path, f"field {name} has {len(header[name])} entries, not one for each of 3 axes", _CHECK)
+            raise BadInput(
+                path, f"field {name} has {len(header[name])} entries, not one for each of 3 axes", CHECK_WRITER
+            )
     for name in ("dimension", "space dimension"):
         if int(header.get(name, 3)) != 3:
-            raise BadInput(path, f"field {name} is {header[name]}, not 3", _CHECK)
+            raise BadInput(path, f"field {name} is {header[name]}, not 3", CHECK_WRITER)
 
 
 def _grid(path: Path, header: Fields) -> tuple[tuple[int, ...], np.dtype[Any]]:
     shape = tuple(int(size) for size in header["sizes"])
     if min(shape) < 1:
-        raise BadInput(path, f"field sizes gives shape {shape}: expected (X, Y, Z)", _CHECK)
+        raise BadInput(path, f"field sizes gives shape {shape}: expected (X, Y, Z)", CHECK_WRITER)
     kinds = [kind.lower() for kind in header.get("kinds", ())]
     if not set(kinds) <= {"domain", "space"}:
-        raise BadInput(path, f"field kinds is {kinds}: the axes of a scan are domain or space", _CHECK)
+        raise BadInput(path, f"field kinds is {kinds}: the axes of a scan are domain or space", CHECK_WRITER)
     name = str(header["type"])
     if name not in _TYPES:
-        raise BadInput(path, f"field type is {name!r}: not a scan or a mask", _CHECK)
+        raise BadInput(path, f"field type is {name!r}: not a scan or a mask", CHECK_WRITER)
     single = np.dtype(_TYPES[name]).itemsize == 1
     order = {"little": "<", "big": ">"}.get(str(header.get("endian", "little" if single else "missing")).lower())
     if order is None:
-        raise BadInput(path, f"field endian is {header.get('endian', 'missing')!r}, not little or big", _CHECK)
+        raise BadInput(path, f"field endian is {header.get('endian', 'missing')!r}, not little or big", CHECK_WRITER)
     return shape, np.dtype(order + _TYPES[name])
 
 
@@ -166,7 +169,7 @@ def _affine(path: Path, header: Fields) -> NDArray[np.float64]:
     affine = np.diag([*np.multiply(_SPACES[space], units), 1.0]) @ affine
     fault = geometry_fault(affine)
     if fault is not None:
-        raise BadInput(path, f"fields space directions and space origin give an affine that {fault}", _CHECK)
+        raise BadInput(path, f"fields space directions and space origin give an affine that {fault}", CHECK_WRITER)
     return affine
 
 
@@ -191,4 +194,4 @@ def _check_spacings(path: Path, header: Fields, affine: NDArray[np.float64]) -> 
         spacing = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
         if not np.allclose(np.where(np.isnan(stated), spacing, stated), spacing, rtol=_SPACING_TOLERANCE, atol=0):
             reason = f"field spacings {stated.tolist()} contradicts space directions, {spacing.tolist()}"
-            raise BadInput(path, reason, _CHECK)
+            raise BadInput(path, reason, CHECK_WRITER)
