@@ -71,7 +71,10 @@ def judge(files: Sequence[bytes]) -> Verdict:
         if any(not value for _, value in elements.values()):
             return doubtful("an element is empty")
     for tag in SAME:
-        if len({elements[tag][1] for elements in slices}) > 1:
+        values = {elements[tag][1] for elements in slices}
+        if len(values) > 1:
+            if VRS[tag] == "UI" and len({value.rstrip(b"\0 ") for value in values}) == 1:
+                return doubtful(f"element {tag:08x} is padded with a space instead of a zero")
             return contradiction(f"element {tag:08x} differs between slices")
     images = [_image(elements) for elements in slices]
     faults = [image for image in images if isinstance(image, Verdict)]
