@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt $(LOCKS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-deps --require-hashes --requirement requirements/build.txt
 	$(PIP) --no-deps --require-hashes --requirement requirements/run.txt
-	$(PIP) --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd]"
+	$(PIP) --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd,studio]"
 	touch $(READY)
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
