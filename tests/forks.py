@@ -42,7 +42,8 @@ class Fork:
         if self.code is None:
             self.send(signal.SIGKILL)
             self._process.join()
-        printed, warned = ((self._printed / name).read_text() for name in ("stdout", "stderr"))
+        files = [self._printed / name for name in ("stdout", "stderr")]
+        printed, warned = (file.read_text() if file.exists() else "" for file in files)  # killed before it opened them
         shutil.rmtree(self._printed)
         return self.code, printed, warned
 

@@ -243,6 +243,8 @@ def _slice(file: Path, header: "Dataset") -> _Slice:
 def _numbers(file: Path, header: "Dataset", keyword: str, count: int) -> NDArray[np.float64]:
     value = header.get(keyword)
     try:
+        if "_" in str(value):  # Python reads 1_5 as 15, and nobody else does
+            raise ValueError
         numbers = np.asarray(value, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         numbers = np.empty(0)

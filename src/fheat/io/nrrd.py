@@ -57,6 +57,8 @@ _USED: Final = (
     *("space directions", "space origin", "spacings", "units"),
 )
 """Fields that are looked at; in another spelling they would be overlooked."""
+_NUMBERS: Final = (b"dimension", b"sizes", b"space dimension", b"space directions", b"space origin", b"spacings")
+"""Fields that hold numbers only."""
 _FIRST_LINE: Final = re.compile(rb"NRRD000[1-5]\r?\n")
 _ELSEWHERE: Final = ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip")
 """Fields that say that the voxels are not right after the header."""
@@ -98,6 +100,10 @@ def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:
     while line := file.readline(left):
         if not line.isascii() and not line.startswith(b"#") and b":=" not in line:
             raise BadInput(path, f"line {len(lines) + 1} of the header is not plain text", CHECK_WRITER)
+        field, _, value = line.partition(b":")
+        if field in _NUMBERS and b"_" in value:  # Python reads 1_5 as 15, and nobody else does
+            words = " ".join(value.decode("ascii").split())
+            raise BadInput(path, f"field {field.decode('ascii')} is {words!r}: not numbers", CHECK_WRITER)
         lines.append(line)
         left -= len(line)
         if not _FIRST_LINE.fullmatch(lines[0]):

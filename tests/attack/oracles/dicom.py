@@ -94,7 +94,8 @@ def _image(elements: Elements) -> dict[str, Any] | Verdict:
     fields |= {"intercept": (0x00281052, 1), "slope": (0x00281053, 1)}
     image: dict[str, Any] = {name: _numbers(elements, tag, count) for name, (tag, count) in fields.items()}
     if any(value is None for value in image.values()):
-        return doubtful("a number is not plain")
+        joined = any(b"_" in elements[tag][1] for tag, _ in fields.values())
+        return contradiction("a number has an underscore") if joined else doubtful("a number is not plain")
     rows, columns = (struct.unpack("<H", elements[tag][1])[0] for tag in (0x00280010, 0x00280011))
     if rows * columns == 0 or len(elements[0x7FE00010][1]) < 2 * rows * columns:
         return contradiction("rows and columns do not fit the pixels")
