@@ -87,8 +87,10 @@ def test_the_average_of_a_captured_iteration_is_the_plain_one(monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_it_goes_on_from_a_checkpoint_bit_by_bit(precision, method):
+def test_it_goes_on_from_a_checkpoint_bit_by_bit(precision, method, monkeypatch):
     """Three iterations after the checkpoint run as they are, where the whole run replays its graph."""
+    if method == "sassnet":  # cuDNN's gradients of the discriminator's strided convolutions add in any order
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     whole = losses(build(14, precision, method=method), 14)
     first = build(14, precision, method=method)
     losses(first, 7)

@@ -14,6 +14,7 @@ from pages import (
     models,
     networks,
     recipe,
+    reproduced,
     simulation,
     study,
     timing,
@@ -21,7 +22,10 @@ from pages import (
     trust,
 )
 
-SUBJECTS = (analyses, demo, evidence, methods, models, networks, recipe, simulation, study, timing, training, trust)
+SUBJECTS = (
+    *(analyses, demo, evidence, methods, models, networks, recipe, reproduced, simulation, study, timing, training),
+    trust,
+)
 TEXTS: dict[str, Callable[..., str]] = {
     name: function
     for subject in SUBJECTS
