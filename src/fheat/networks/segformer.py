@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.layers import crop_to
-from fheat.nn.segformer import PatchEmbedding, SegFormerStage, resized
+from fheat.nn.layers import crop_to, resized
+from fheat.nn.segformer import PatchEmbedding, SegFormerStage
 from fheat.ops.heat import FractionalHeat
 
 WIDTHS: Final = (32, 64, 160, 256)

@@ -8,28 +8,12 @@ layers are 1x1x1 convolutions.
 import math
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.nn.fheat import FHEAT
+from fheat.nn.layers import ChannelNorm
 from fheat.ops.dct import compute_dtype, without_autocast
 from fheat.ops.heat import FractionalHeat
-
-
-class ChannelNorm(nn.Module):
-    """Normalise over the channels of each voxel, with a scale and shift per channel: `nn.LayerNorm` on maps.
-
-    Shapes: (N, C, X, Y, Z) -> the same, with channels last in memory.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise each voxel."""
-        normed: Tensor = self.norm(x.movedim(1, -1))
-        return normed.movedim(-1, 1)
 
 
 class PatchEmbedding(nn.Sequential):
@@ -180,8 +164,3 @@ def convolution(
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def resized(x: Tensor, grid: Sequence[int]) -> Tensor:
-    """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are."""
-    return x if tuple(x.shape[2:]) == tuple(grid) else F.interpolate(x, size=list(grid), mode="trilinear")
