@@ -3,12 +3,12 @@
 from functools import cache
 from typing import Any
 
-from fheat.experiments.records import CostRow, Item, Published
+from fheat.experiments.records import CostRow, Item, Published, items
 from fheat.experiments.row_plan import missing_parts
 from fheat.experiments.sheet import Number, Sheet
 from fheat.gates.cost import cost
 from fheat.metrics.statistics import moments
-from fheat.networks.registry import create_model
+from fheat.networks.registry import create_model, list_models
 from fheat.system.errors import BadInput
 
 QUANTITIES = {"macs": "G multiply-adds, gates closed", "macs_open": "G, gates open", "parameters": "M parameters"}
@@ -46,6 +46,26 @@ def cost_sheet(item: Item) -> Sheet:
         rows.append((*cells, "done" if values else str(counts)))
     grid = "x".join(map(str, item.costs[0].patch_size))
     return Sheet(f"Cost of one window of {grid}", (*head, "state"), tuple(rows))
+
+
+def cost_rows(patch_size: tuple[int, int, int]) -> list[CostRow]:
+    """Return the networks of all published costs for one patch size, then all other registered networks.
+
+    At a size for which nothing was published, the rows have no published numbers.
+    """
+    published: dict[str, CostRow] = {}
+    for row in (row for item in items().values() for row in item.costs):
+        if row.patch_size == patch_size:
+            published[row.system] = row
+        else:
+            published.setdefault(row.system, row.model_copy(update={"patch_size": patch_size, "published": {}, "reason": ""}))
+    named = {row.network for row in published.values()}
+    others = [
+        CostRow(system=name, title=name, network=name, patch_size=patch_size, published={})
+        for name in list_models()
+        if name not in named
+    ]
+    return [*published.values(), *others]
 
 
 def cost_numbers(item: Item) -> list[Number]:
