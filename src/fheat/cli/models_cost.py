@@ -77,4 +77,4 @@ def _number(value: float | None, *, published: bool = False) -> str:
 
 
 def _per_cent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1f} %"
+    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f} %"  # + 0.0 has no negative zero

@@ -53,19 +53,17 @@ def cost_rows(patch_size: tuple[int, int, int]) -> list[CostRow]:
 
     At a size for which nothing was published, the rows have no published numbers.
     """
-    published: dict[str, CostRow] = {}
-    for row in (row for item in items().values() for row in item.costs):
-        if row.patch_size == patch_size:
-            published[row.system] = row
-        else:
-            published.setdefault(row.system, row.model_copy(update={"patch_size": patch_size, "published": {}, "reason": ""}))
-    named = {row.network for row in published.values()}
+    known = [row for item in items().values() for row in item.costs]
+    unpublished = {"patch_size": patch_size, "published": {}, "reason": ""}
+    rows = {row.system: row.model_copy(update=unpublished) for row in known if not missing_parts(row.network)}
+    rows |= {row.system: row for row in known if row.patch_size == patch_size}
+    named = {row.network for row in rows.values()}
     others = [
         CostRow(system=name, title=name, network=name, patch_size=patch_size, published={})
         for name in list_models()
         if name not in named
     ]
-    return [*published.values(), *others]
+    return [*rows.values(), *others]
 
 
 def cost_numbers(item: Item) -> list[Number]:
