@@ -14,7 +14,7 @@ from tests.networks.test_contract import NARROW, narrowed
 
 pytestmark = pytest.mark.slow
 
-PATCH = (32, 32, 32)
+PATCH = (48, 32, 32)
 TASK = Task(PATCH, batch=2, iterations=100)
 SMALLER = NARROW | {"mednext": {"init_filters": 4}}
 LARGE_WIDTHS = (8, 12, 24, 36, 48)

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fheat.cli.main import UsageError
-from fheat.experiments.items.cost import cost_rows, counted
-from fheat.experiments.records import CostRow
+from fheat.experiments.items.cost import compared, cost_rows
 from fheat.gates.cost import COUNTER
 from fheat.networks.base import checked_patch_size
 from fheat.system.text import grid_name
@@ -25,25 +24,13 @@ def print_costs(size: tuple[int, int, int] | None, *, as_json: bool) -> None:
             checked_patch_size(size)
         except ValueError as error:
             raise UsageError(str(error).replace("patch_size", "--size", 1)) from None
-    tables = {grid_name(one): [_compared(row) for row in cost_rows(one)] for one in ((size,) if size else SIZES)}
+    tables = {grid_name(one): [compared(row) for row in cost_rows(one)] for one in ((size,) if size else SIZES)}
     if as_json:
         print(json.dumps({"counter": COUNTER, "sizes": tables}, indent=1))
         return
     for grid, rows in tables.items():
         _print(grid, rows)
     print(f"MAC by {COUNTER}; gates closed unless said otherwise. 1 channel, 2 classes.")
-
-
-def _compared(row: CostRow) -> dict[str, Any]:
-    """Return our counts of a network, the published ones, and how many per cent of those ours differ by."""
-    counts = counted(row)
-    found: dict[str, Any] = {"name": row.system, "network": row.network, "options": row.options}
-    if not isinstance(counts, dict):
-        return found | {"published": row.published, "state": counts}
-    if counts["macs_open"] == counts["macs"]:
-        del counts["macs_open"]
-    differs = {name: 100 * (counts[name] / value - 1) for name, value in row.published.items()}
-    return found | {"ours": counts, "published": row.published, "differs": differs, "reason": row.reason}
 
 
 def _print(grid: str, rows: list[dict[str, Any]]) -> None:

@@ -66,6 +66,20 @@ def cost_rows(patch_size: tuple[int, int, int]) -> list[CostRow]:
     return [*rows.values(), *others]
 
 
+def compared(row: CostRow) -> dict[str, Any]:
+    """Return our counts of a network, the published ones, and by how many per cent of those ours differ.
+
+    `macs_open` is only there for a network with gates. A network that is not available has a `state` that says why.
+    """
+    counts = counted(row)
+    found: dict[str, Any] = {"name": row.system, "network": row.network, "options": row.options}
+    if not isinstance(counts, dict):
+        return found | {"published": row.published, "state": counts}
+    ours = {name: value for name, value in counts.items() if name != "macs_open" or value != counts["macs"]}
+    differs = {name: 100 * (ours[name] / value - 1) for name, value in row.published.items()}
+    return found | {"ours": ours, "published": row.published, "differs": differs, "reason": row.reason}
+
+
 def cost_numbers(item: Item) -> list[Number]:
     """Return the count of every network and quantity."""
     numbers = []
