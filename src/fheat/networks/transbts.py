@@ -132,7 +132,8 @@ class TransformerLayer(nn.Module):
         with without_autocast(x):
             dtype = compute_dtype(x)
             weight = (query.to(dtype).transpose(-2, -1) @ key.to(dtype) / math.sqrt(query.shape[2])).softmax(dim=-1)
-            return (value.to(dtype) @ self.dropout(weight).transpose(-2, -1)).reshape(x.shape)
+            mixed: Tensor = value.to(dtype) @ self.dropout(weight).transpose(-2, -1)
+            return mixed.reshape(x.shape)
 
 
 class DecoderBlock(nn.Module):

@@ -44,7 +44,8 @@ class AFNO(nn.Module):
             mixed = self._layer(parts.reshape(len(x), 2, self.blocks, -1, parts[0, 0, 0].numel()), 1).relu()
             mixed = F.softshrink(self._layer(mixed, 2), self.threshold).reshape(parts.shape)
             spectrum = torch.complex(mixed[:, 0].contiguous(), mixed[:, 1].contiguous())
-            return x + torch.fft.irfftn(spectrum, s=x.shape[2:], dim=(2, 3, 4), norm="ortho")
+            back: Tensor = torch.fft.irfftn(spectrum, s=x.shape[2:], dim=(2, 3, 4), norm="ortho")
+            return x + back
 
     def _layer(self, parts: Tensor, number: int) -> Tensor:
         """Return W v + b for complex v, (N, 2, blocks, width, frequencies), as one real product per block.
