@@ -2,7 +2,7 @@
 
 from pages.common import giga, stored, table
 
-OURS = ("fheat_seg", "fheat_seg_l")
+OURS = ("fheat_seg", "fheat_seg_l", "fheat_segformer3d")
 LA, CUBE = "112x112x80", "96x96x96"
 SURVIVOR = "fheat_seg, dec1 open, rest retired"
 

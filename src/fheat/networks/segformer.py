@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.nn.layers import crop_to, resized
 from fheat.nn.segformer import PatchEmbedding, SegFormerStage
+from fheat.ops.dct import autocasts
 from fheat.ops.heat import FractionalHeat
 
 WIDTHS: Final = (32, 64, 160, 256)
@@ -73,7 +74,8 @@ class SegFormer(SegmentationNetwork):
         decoded = [resized(self.get_submodule(f"dec{level}")(maps[level - 1]), grid) for level in (4, 3, 2)]
         last, attention = self._attend(maps[0])
         fused = self.fuse(torch.cat([*decoded, last], dim=1))
-        logits = F.interpolate(self.head(fused), scale_factor=4.0, mode="trilinear")
+        logits = self.head(fused)
+        logits = F.interpolate(logits.float() if autocasts(logits) else logits, scale_factor=4.0, mode="trilinear")
         if attention is None:
             attention = fused.detach().abs().mean(dim=1, keepdim=True)
         return Features(crop_to(logits, size), attention, fused)

@@ -71,7 +71,7 @@ class PairedBlock(nn.Module):
         super().__init__()
         self.position = nn.Parameter(torch.zeros(1, channels, *grid))
         self.norm = ChannelNorm(channels)
-        self.gamma = nn.Parameter(torch.full((channels, 1, 1, 1), 1e-6))
+        self.gamma = nn.Parameter(torch.full((channels,), 1e-6))
         self.attention = PairedAttention(channels, grid, projected, dropout)
         self.residual = ResidualBlock(channels, channels, nn.BatchNorm3d)
         self.out = nn.Sequential(nn.Dropout3d(0.1), nn.Conv3d(channels, channels, 1))
@@ -79,7 +79,7 @@ class PairedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block."""
         x = x + resized(self.position, x.shape[2:])
-        x = x + self.gamma * self.attention(self.norm(x))
+        x = x + self.gamma[:, None, None, None] * self.attention(self.norm(x))
         out: Tensor = x + self.out(self.residual(x))
         return out
 
