@@ -20,5 +20,8 @@ def sample(name: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    content = {name: sample(name) for name in list_models()}
+    from tests.networks.test_contract import narrowed
+
+    with narrowed():
+        content = {name: sample(name) for name in list_models()}
     Path(__file__).with_name("reference.json").write_text(json.dumps(content, indent=1) + "\n")

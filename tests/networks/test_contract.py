@@ -1,14 +1,18 @@
 """What every registered network promises: one class of tests, run over all of them."""
 
+import copy
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from fheat import create_model, list_models, load, save
+from fheat import allocation, cost, create_model, instrument, list_models, load, retire, save
 from fheat.networks.base import Features
+from fheat.networks.segformer import SegFormer
+from fheat.ops.gates import gates_of
 
 REFERENCE = Path(__file__).with_name("reference.json")
 PATCH = (48, 32, 32)
@@ -18,10 +22,29 @@ NARROW = {
     "swin_unetr": {"feature_size": 12},
 }
 """Options that make a large network quick to test."""
-
-
+NARROW_CONSTANTS = {
+    "transbts": {"TOKEN_WIDTH": 64, "HIDDEN": 128, "LAYERS": 2},
+    "unetr_pp": {"DEPTH": 1},
+}
+"""Constants of the files of large networks that have no such options, and values that make them quick to test."""
 TRACED_WHOLE = ("fheat_seg", "light_unetr")
 """The networks, one of each family, whose graph is also traced for gradients when it is compiled."""
+
+
+@contextmanager
+def narrowed():
+    """Let large networks be built narrow."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, constants in NARROW_CONSTANTS.items():
+            for constant, value in constants.items():
+                patch.setattr(f"fheat.networks.{name}.{constant}", value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _narrowed():
+    with narrowed():
+        yield
 
 
 def build(name, inputs=1, classes=2, patch=PATCH):
@@ -31,6 +54,10 @@ def build(name, inputs=1, classes=2, patch=PATCH):
 def shorten(model):
     """Make tracing quick: of the stages, which are alike, keep one block of the first, and the last."""
     stages = {name: child for name, child in model.named_children() if hasattr(child, "blocks")}
+    if isinstance(model, SegFormer):  # its stages have different widths
+        for stage in stages.values():
+            stage.blocks = stage.blocks[:1]
+        return model
     for name in list(stages)[1:-1]:
         setattr(model, name, nn.Identity())
     for stage in list(stages.values())[:1]:
@@ -116,12 +143,40 @@ def test_save_and_load(model, tmp_path):
     assert not restored.training
 
 
-def test_exports(model):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:onnx.*")
+def test_exports(name, model, tmp_path):
+    """As a program of torch, and as an ONNX file that ONNX Runtime executes."""
     model = shorten(model)
     x = torch.randn(1, 1, *PATCH)
     with torch.no_grad():
         program = torch.export.export(model, (x,))
-        assert torch.allclose(program.module()(x), model(x), atol=1e-5)
+        expected = model(x)
+        assert torch.allclose(program.module()(x), expected, atol=1e-5)
+    if name == "fheat_seg":  # the only one of the quick part; its ONNX file has tests in tests/inference
+        return
+    onnxruntime = pytest.importorskip("onnxruntime")
+    torch.onnx.export(program, f=tmp_path / "model.onnx", dynamo=True, verbose=False, optimize=False)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert torch.allclose(torch.from_numpy(logits), expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_retires(model):
+    """Closed gates, its own or those that were put into it, can be taken out without any change."""
+    gated = copy.deepcopy(model) if gates_of(model) else instrument(model)
+    for gate in gates_of(gated).values():
+        gate.set_strength(0.0)
+    smaller = retire(gated)
+    x = torch.randn(1, 1, *PATCH)
+    with torch.no_grad():
+        assert torch.equal(smaller(x), gated(x))
+        if not gates_of(model):
+            assert torch.equal(smaller(x), model(x))
+    assert all(row.retired for row in allocation(smaller))
+    counted = cost(smaller)
+    assert (counted.transform, counted.macs) == (0, cost(model).rest)
+    assert counted.parameters == sum(p.numel() for p in model.parameters() if p.ndim)
 
 
 @pytest.mark.slow

@@ -18,6 +18,11 @@ STAGES = {
     "dynunet": (DEEP, 32, {"filters": (8, 16, 24, 32, 40)}),
     "swin_unetr": ("body.swinViT.layers2.0", 48, {"feature_size": 12}),
     "mednext": ("body.enc_stages.3", 256, {}),
+    "segformer3d": ("enc2", 64, {}),
+    "fheat_segformer3d": ("enc2", 64, {}),
+    "amber_afno": ("enc2", 64, {}),
+    "unetr_pp": ("body.encoder.1", 64, {}),
+    "transbts": ("body.transformer", 512, {}),  # an eighth is its coarsest grid
     "miniature": ("enc1", 8, {}),  # it has a quarter and a sixteenth
 }
 """Path and channels of the stage, and options of each network."""

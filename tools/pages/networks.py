@@ -2,7 +2,7 @@
 
 from pages.common import giga, stored, table
 
-OURS = ("fheat_seg", "fheat_seg_l")
+OURS = ("fheat_seg", "fheat_seg_l", "fheat_segformer3d")
 LA, CUBE = "112x112x80", "96x96x96"
 SURVIVOR = "fheat_seg, dec1 open, rest retired"
 
@@ -18,6 +18,28 @@ def sizes() -> str:
         rows.append(cells)
     head = ["network", "parameters", f"{LA}, gates open", "all closed", f"{CUBE}, open", "closed"]
     return table(head, rows)
+
+
+def published_costs() -> str:
+    """Return the table of our counts beside the published ones, at both sizes, with the reasons where they differ."""
+    by_size = stored("sizes")["published"]
+    at_cube = {row["name"]: row for row in by_size[CUBE]}
+    rows = []
+    for row in by_size[LA]:
+        if "ours" not in row or not row["published"]:
+            continue
+        cube = at_cube[row["name"]]
+        options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
+        cells = [f"`{row['network']}`" + (f" ({options})" if options else "")]
+        for counted, quantity in ((row, "parameters"), (row, "macs"), (cube, "macs")):
+            cells += [_count(counted["ours"][quantity]), str(counted["published"].get(quantity, ""))]
+        rows.append([*cells, "; ".join(dict.fromkeys(filter(None, (row["reason"], cube["reason"]))))])
+    head = ["network", "M", "paper", f"G, {LA}", "paper", f"G, {CUBE}", "paper", "why they differ"]
+    return table(head, rows)
+
+
+def _count(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.2f}"
 
 
 def fewer_parameters() -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fheat.cli.main import UsageError
+from fheat.cli.models_cost import print_costs
 from fheat.cli.options import parse
 from fheat.gates.cost import COUNTER, cost, giga
 from fheat.methods.registry import list_methods, method_class
@@ -27,6 +28,8 @@ class Models:
     Example: fheat models --patch-size 96 96 96
 
     Example: fheat models --methods
+
+    Example: fheat models --cost
     """
 
     patch_size: tuple[int, int, int] = (112, 112, 80)
@@ -37,6 +40,10 @@ class Models:
     """Number of classes, background included."""
     methods: bool = False
     """List the training methods instead: what they are, what they need, and how many crops they pass."""
+    cost: bool = False
+    """Compare our counts with the published ones instead, and say why they differ."""
+    size: tuple[int, int, int] | None = None
+    """With --cost, the number of voxels along each axis; by default both sizes of the paper."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -47,6 +54,11 @@ def run(arguments: Sequence[str]) -> None:
     if options.methods:
         _print_methods(as_json=options.json)
         return
+    if options.cost:
+        print_costs(options.size, as_json=options.json)
+        return
+    if options.size is not None:
+        raise UsageError("--size belongs to --cost; without it, use --patch-size")
     rows, unavailable = _networks(options)
     trained = [_trained(name) for name in zoo_names()]
     if options.json:

@@ -25,6 +25,8 @@ _SMALLEST: Final[dict[str, dict[str, Any]]] = {
     "swin_unetr": {"network.feature_size": 12},
 }
 """Options that make a network of other packages as small as it can be."""
+_ONE_VOXEL = ("light_unetr", "light_unetr_l", "segformer3d", "fheat_segformer3d", "amber_afno")
+"""Networks with a batch norm over a single voxel of each tiny crop, which needs two crops to be trained."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Tiny:
 
     def options(self, network: str) -> dict[str, Any]:
         """Return a batch that the norms of a network can be trained with, few batches to probe, and small options."""
-        has_batch_norm = network.startswith("light_unetr")
-        return {"data.batch": 2 if has_batch_norm else 1, "research.probe_batches": 2, **_SMALLEST.get(network, {})}
+        batch = 2 if network in _ONE_VOXEL else 1
+        return {"data.batch": batch, "research.probe_batches": 2, **_SMALLEST.get(network, {})}
 
 
 @dataclass(frozen=True)

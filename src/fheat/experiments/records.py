@@ -120,6 +120,8 @@ class CostRow(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     patch_size: Triple
     published: dict[Literal["macs", "macs_open", "parameters"], float]
+    reason: str = ""
+    """Why our counts differ from the published ones, in one line; empty where they agree within 2 %."""
 
 
 class Item(Section):
@@ -202,7 +204,9 @@ def make_item(
         values.setdefault("columns", earlier[uses["item"]].columns)
     costs = values.pop("costs", {"rows": {}})
     counted = [
-        _cost_row(systems[system], system, numbers, costs["patch_size"]) for system, numbers in costs["rows"].items()
+        _cost_row(systems[system], system, numbers, costs["patch_size"])
+        | {"reason": costs.get("reasons", {}).get(system, "")}
+        for system, numbers in costs["rows"].items()
     ]
     return Item.model_validate({**values, "name": name, "rows": rows, "costs": counted})
 

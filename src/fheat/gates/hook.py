@@ -8,8 +8,8 @@ or from the shape of an example output.
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,6 +23,8 @@ AXIS_ORDERS = get_args(AxisOrder)
 GridLengths = Sequence[int] | Callable[[int], Sequence[int]]
 """The grid that tokens lie on in row-major order, or a function from the number of tokens to that grid."""
 
+_PLACED_BY = "placed_by"
+"""Attribute of a gate that remembers its hook; copies of a network copy it."""
 _CHANNELS_LAST = (
     nn.Linear,
     nn.LayerNorm,
@@ -55,6 +57,8 @@ class GateHook:
     """Grid of the tokens; None where the output is no sequence of tokens."""
     prefix_tokens: int = 0
     """Number of leading tokens that do not pass through the gate."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Options with which the gate was built beside its grid, for whoever builds it again."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
         """Return the output with the gate applied."""
@@ -200,10 +204,23 @@ def plan_hook(
     return hook
 
 
+def new_gate(hook: GateHook, **options: Any) -> FractionalHeat:
+    """Return a gate for this hook; `options` take precedence over those that the hook states."""
+    size = {"size": hook.grid} if isinstance(hook.grid, tuple) else {}
+    return FractionalHeat(dims=hook.dims, **(size | dict(hook.options) | options))
+
+
 def attach(module: nn.Module, gate: FractionalHeat, hook: GateHook) -> None:
     """Add the gate to the module as a child, and the hook that applies it."""
     module.add_module(hook.child, gate)
     module.register_forward_hook(hook)
+    vars(gate)[_PLACED_BY] = hook
+
+
+def placed_by(gate: FractionalHeat) -> GateHook | None:
+    """Return the hook with which a gate was attached, also where it was detached later; None for any other gate."""
+    hook: GateHook | None = vars(gate).get(_PLACED_BY)
+    return hook
 
 
 def gate_hooks(module: nn.Module) -> dict[int, GateHook]:

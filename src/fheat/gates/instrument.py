@@ -7,14 +7,14 @@ import copy
 import difflib
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fheat.gates.dry_run import Inputs, device_of, example_inputs, run_on_copy
-from fheat.gates.hook import AXIS_ORDERS, AxisOrder, GateHook, GridLengths, attach, gate_hooks, plan_hook
+from fheat.gates.hook import AXIS_ORDERS, AxisOrder, GateHook, GridLengths, attach, gate_hooks, new_gate, plan_hook
 from fheat.ops.heat import FractionalHeat
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -78,6 +78,7 @@ def instrument(
 
     A module that is called several times, or has several paths, has one gate for all its calls. Of a tuple the first
     element passes through the gate. The gate of an `nn.Sequential` is a child of its last layer, and is named so.
+    `fheat.save` stores a network of `fheat.create_model` with its gates, unless `grid` is a function.
     """
     if layout is not None and layout not in AXIS_ORDERS:
         raise ValueError(f"layout={layout!r} is unknown: use {', '.join(AXIS_ORDERS)}")
@@ -89,8 +90,8 @@ def instrument(
     chosen = choose(copied, _usual_sites(copied, attention=grid is not None) if sites is None else sites)
     options = {"dims": dims, "grid": grid, "prefix_tokens": prefix_tokens, "layout": layout}
     for choice, hook in _plan_hooks(copied, chosen, example, options):
-        size = {"size": hook.grid} if isinstance(hook.grid, tuple) else {}
-        gate = FractionalHeat(dims=hook.dims, initial_strength=initial_strength, **(size | gate_options))
+        hook = replace(hook, options=gate_options)
+        gate = new_gate(hook, initial_strength=initial_strength)
         attach(choice.module, _placed_beside(gate, choice.module, copied), hook)
     return copied
 

@@ -27,12 +27,16 @@ def retire(model: Network) -> Network:
     copied = copy.deepcopy(model)
     for gate in gates_of(copied).values():
         if gate.closed:
-            alpha = gate.alpha.item()
-            if detach(copied, gate):  # the network ran without this gate before, in-place layers included
-                gate.bypass(alpha)
-            else:
-                take_out(copied, gate, alpha)
+            remove_gate(copied, gate, gate.alpha.item())
     return copied
+
+
+def remove_gate(model: nn.Module, gate: FractionalHeat, alpha: float) -> None:
+    """Bypass a closed gate of a network, in place, and remove the hook of a gate that `fheat.instrument` placed."""
+    if detach(model, gate):  # the network ran without this gate before, in-place layers included
+        gate.bypass(alpha)
+    else:
+        take_out(model, gate, alpha)
 
 
 def compose(gates: Sequence[FractionalHeat], *, tolerance: float = 1e-6) -> FractionalHeat:

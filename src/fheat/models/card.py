@@ -9,12 +9,14 @@ from pydantic import (
     FiniteFloat,
     JsonValue,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveInt,
     model_validator,
 )
 
 from fheat.data.appearance import Appearance
 from fheat.data.preprocessing import Preprocessing
+from fheat.gates.hook import AxisOrder
 
 
 class _Strict(BaseModel):
@@ -77,12 +79,30 @@ class NetworkEntry(_Strict):
     options: dict[str, JsonValue]
 
 
+class PlacedGate(_Strict):
+    """A gate that `fheat.instrument` placed behind a module of the network, see `fheat.gates.hook.GateHook`."""
+
+    site: str
+    """Path of the module."""
+    child: Annotated[str, Field(pattern=r"^(gate|heat_gate(_[0-9]{1,2})?)$")]
+    """Name of the gate among the children of the module."""
+    layout: AxisOrder
+    dims: Annotated[int, Field(ge=1, le=3)]
+    grid: tuple[PositiveInt, ...] | None
+    """Grid of the tokens; None where the output is no sequence of tokens."""
+    prefix_tokens: NonNegativeInt
+    options: dict[Literal["alpha", "strength", "initial_theta", "transform"], str | FiniteFloat]
+    """Options of `fheat.FractionalHeat` with which the gate was built."""
+
+
 class Manifest(_Strict):
     """The content of `model.json`."""
 
     format: Literal[2] = 2
     """Version of this description; `fheat.models.folder` reads older ones too."""
     network: NetworkEntry
+    instrumented: tuple[PlacedGate, ...] = ()
+    """Gates beyond those that the network is built with."""
     retired: dict[str, float]
     """Sites whose gates are gone, with the alpha they had."""
     frozen: dict[str, NonNegativeFloat]

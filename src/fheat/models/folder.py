@@ -19,11 +19,13 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from fheat.gates.retire import remove_gate
 from fheat.models.card import Card, Manifest, NetworkEntry
+from fheat.models.placed import place_gates, placed_gates
 from fheat.models.weights import GET_AGAIN, Budget, Claimed, read_header
 from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
-from fheat.ops.gates import gates_of, take_out
+from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, open_regular, write_folder
 
@@ -81,7 +83,7 @@ def save(
     """Write a network to a folder, completely or not at all.
 
     Args:
-        model: a network built by `create_model`; retired gates stay retired.
+        model: a network built by `create_model`; retired gates stay retired, and gates of `fheat.instrument` stay.
         folder: folder to create; an existing model folder is replaced only with `overwrite`, any other folder never.
         card: classes, preprocessing, training facts and metrics; by default the card with which it was loaded.
         dtype: `float16` stores the weights of a float32 network at half their size, except gates and other small
@@ -108,13 +110,14 @@ def save(
     weights = to_bytes(halve(model, state) if dtype == "float16" else state)
     manifest = Manifest(
         network=NetworkEntry(**asdict(spec)),
+        instrumented=placed_gates(gates.values()),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
         stored=dtype,
         card=card,
         sha256={WEIGHTS: _sha256(weights), MANIFEST: ""},
     )
-    content = manifest.model_dump(mode="json")
+    content = manifest.model_dump(mode="json", exclude=None if manifest.instrumented else {"instrumented"})
     content["sha256"][MANIFEST] = _sha256(_canonical(content))
     write_folder(target, {WEIGHTS: weights, MANIFEST: _canonical(content)})
     return Path(folder)
@@ -215,13 +218,14 @@ def _build(manifest: Manifest, path: Path, stored: int) -> nn.Module:
         raise BadInput(
             path, f"field network: {reason}", "install the version or the package that has it, or register_model"
         ) from None
+    place_gates(model, manifest.instrumented, path)
     gates = gates_of(model)
     for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):
         for site, value in sites.items():
             if site not in gates:
                 raise BadInput(path, f"field {name}: {network.name} has no gate {site!r}", _SAVE_AGAIN)
             if name == "retired":
-                take_out(model, gates[site], value)
+                remove_gate(model, gates[site], value)
             elif gates[site].delta is not None or gates[site].retired:
                 raise BadInput(path, f"field frozen: the gate {site!r} of {network.name} is not frozen", _SAVE_AGAIN)
             else:

@@ -4,47 +4,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.layers import crop_to
+from fheat.networks.padded import PaddedNetwork
 from fheat.system.errors import BadInput
-
-
-class MonaiPeer(SegmentationNetwork):
-    """A MONAI network split into `body` and `head`, its last 1x1x1 convolution.
-
-    A grid that is not a multiple of `multiple` is padded with zeros at its ends, and the features are cropped again,
-    before the head. These networks have no attention map of their own: `forward_features` returns mean_c |features_c|,
-    detached, on the full grid; `forward` does not compute it.
-    """
-
-    multiple: ClassVar[int]
-    """Number of which every axis of the body's input is a multiple."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module
-    ) -> None:
-        super().__init__(in_channels, out_channels, patch_size)
-        self.body, self.head = body, head
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (N, in_channels, X, Y, Z) to logits (N, out_channels, X, Y, Z)."""
-        logits: Tensor = self.head(self._features(x))
-        return logits
-
-    def forward_features(self, x: Tensor) -> Features:
-        """Return logits, the mean magnitude of the features in place of an attention map, and the features."""
-        features = self._features(x)
-        return Features(self.head(features), features.detach().abs().mean(dim=1, keepdim=True), features)
-
-    def _features(self, x: Tensor) -> Tensor:
-        self._check_input(x)
-        grid = x.shape[2:]
-        return crop_to(self.body(_padded(x, self.multiple)), grid)
 
 
 def monai_network(name: str, **options: Any) -> Any:
@@ -56,20 +21,12 @@ def monai_network(name: str, **options: Any) -> Any:
     return getattr(nets, name)(**options)
 
 
-def _padded(x: Tensor, multiple: int) -> Tensor:
-    """Append zero planes up to multiples, up to two on one axis where an instance norm would see a single voxel."""
-    planes = [-length % multiple for length in x.shape[2:]]
-    if all(length + more == multiple for length, more in zip(x.shape[2:], planes, strict=True)):
-        planes[0] += multiple
-    return F.pad(x, (0, planes[2], 0, planes[1], 0, planes[0])) if any(planes) else x
-
-
 STAGES = 5
 """Number of stages of `DynUNet`."""
 
 
-class DynUNet(MonaiPeer):
-    """MONAI's `DynUNet`, see `MonaiPeer`: five stages, 3x3x3 kernels, strides 1-2-2-2-2, instance norm, no deep
+class DynUNet(PaddedNetwork):
+    """MONAI's `DynUNet`, see `PaddedNetwork`: five stages, 3x3x3 kernels, strides 1-2-2-2-2, instance norm, no deep
     supervision.
 
     Args:
@@ -105,16 +62,21 @@ class DynUNet(MonaiPeer):
         super().__init__(in_channels, out_channels, patch_size, body.skip_layers, head)
 
 
-VARIANTS = ("S", "B", "M", "L")
+VARIANTS = {"S": (2, 2, 2, 2, 2), "B": (2, 3, 4, 4, 4), "M": (2, 3, 4, 4, 4), "L": (3, 4, 8, 8, 8)}
+"""How many times wider the blocks of `MedNeXt` are inside: on four levels and at the bottom."""
+BLOCKS = {"S": (2, 2, 2, 2, 2), "B": (2, 2, 2, 2, 2), "M": (3, 4, 4, 4, 4), "L": (3, 4, 8, 8, 8)}
+"""Number of blocks of each stage of `MedNeXt`: on four levels and at the bottom."""
 KERNELS = (3, 5, 7)
 
 
-class MedNeXt(MonaiPeer):
-    """MONAI's `MedNeXt`, see `MonaiPeer`, without deep supervision.
+class MedNeXt(PaddedNetwork):
+    """MONAI's `MedNeXt`, see `PaddedNetwork`, without deep supervision.
 
     Args:
         variant: `S`, `B`, `M` or `L`, in ascending size.
         kernel: kernel size of the depthwise convolutions, 3, 5 or 7.
+        response_norm: whether blocks have global response norms; variant S has the published 5.57 M with them.
+        init_filters: number of channels on the full grid, doubled at each of four halvings.
     """
 
     multiple = 16
@@ -127,19 +89,36 @@ class MedNeXt(MonaiPeer):
         patch_size: Sequence[int] = (112, 112, 80),
         variant: Literal["S", "B", "M", "L"] = "S",
         kernel: int = 3,
+        response_norm: bool = False,
+        init_filters: int = 32,
     ) -> None:
         if variant not in VARIANTS or kernel not in KERNELS:
             raise ValueError(f"variant={variant!r}, kernel={kernel!r} is unknown: use S, B, M or L and 3, 5 or 7")
+        if not isinstance(init_filters, int) or init_filters < 1:
+            raise ValueError(f"init_filters={init_filters!r} is not usable: give a whole number of at least 1")
+        expansion, blocks = VARIANTS[variant], BLOCKS[variant]
         body = monai_network(
-            f"MedNeXt{variant}", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel
+            "MedNeXt",
+            init_filters=init_filters,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            encoder_expansion_ratio=expansion[:4],
+            bottleneck_expansion_ratio=expansion[4],
+            decoder_expansion_ratio=expansion[3::-1],
+            blocks_down=blocks[:4],
+            blocks_bottleneck=blocks[4],
+            blocks_up=blocks[3::-1],
+            kernel_size=kernel,
+            use_residual_connection=True,
+            global_resp_norm=response_norm,
         )
         head = body.out_0
         body.out_0 = nn.Identity()
         super().__init__(in_channels, out_channels, patch_size, body, head)
 
 
-class SegResNet(MonaiPeer):
-    """MONAI's `SegResNet`, see `MonaiPeer`.
+class SegResNet(PaddedNetwork):
+    """MONAI's `SegResNet`, see `PaddedNetwork`.
 
     Args:
         init_filters: number of channels on the full grid, a multiple of 8, doubled at each of three halvings.
@@ -163,8 +142,8 @@ class SegResNet(MonaiPeer):
         super().__init__(in_channels, out_channels, patch_size, body, head)
 
 
-class SwinUNETR(MonaiPeer):
-    """MONAI's `SwinUNETR`, see `MonaiPeer`; its axes must be multiples of 32, so 112x112x80 runs as 128x128x96.
+class SwinUNETR(PaddedNetwork):
+    """MONAI's `SwinUNETR`, see `PaddedNetwork`; its axes must be multiples of 32, so 112x112x80 runs as 128x128x96.
 
     Args:
         feature_size: number of channels on the full grid, a multiple of 12.

@@ -28,6 +28,11 @@ _NETWORKS: dict[str, str | Callable[..., nn.Module]] = {
     "dynunet": "monai_peers:DynUNet",
     "swin_unetr": "monai_peers:SwinUNETR",
     "mednext": "monai_peers:MedNeXt",
+    "segformer3d": "segformer3d:SegFormer3D",
+    "fheat_segformer3d": "fheat_segformer3d:FHEATSegFormer3D",
+    "amber_afno": "amber_afno:AMBERAFNO",
+    "unetr_pp": "unetr_pp:UNETRPP",
+    "transbts": "transbts:TransBTS",
 }
 """What builds each network: a class or function, or `file:class` of this folder until it is needed."""
 _COMMON = ("in_channels", "out_channels", "patch_size")

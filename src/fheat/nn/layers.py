@@ -37,6 +37,22 @@ def one_group(channels: int) -> OneGroupNorm:
     return OneGroupNorm(channels)
 
 
+class ChannelNorm(nn.Module):
+    """Normalise over the channels of each voxel, with a scale and shift per channel: `nn.LayerNorm` on maps.
+
+    Shapes: (N, C, X, Y, Z) -> the same, with channels last in memory.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each voxel."""
+        normed: Tensor = self.norm(x.movedim(1, -1))
+        return normed.movedim(-1, 1)
+
+
 class SmallConv3d(nn.Conv3d):
     """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel on a GPU.
 
@@ -172,6 +188,29 @@ def pad_to_even(x: Tensor) -> Tensor:
     return F.pad(x, [planes for behind in extra for planes in (0, behind)]) if any(extra) else x
 
 
+def padded_grid(grid: Sequence[int], multiple: int) -> tuple[int, ...]:
+    """Return the least multiples that hold a grid; two on the first axis where each axis would have one.
+
+    A network that divides the grid by `multiple` would reach a single voxel there, over which no norm can be taken.
+    """
+    lengths = [-(-length // multiple) * multiple for length in grid]
+    if all(length == multiple for length in lengths):
+        lengths[0] += multiple
+    return tuple(lengths)
+
+
+def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
+    """Append zero planes to (N, C, X, Y, Z) up to `padded_grid`."""
+    grid = padded_grid(x.shape[2:], multiple)
+    planes = [more - length for more, length in zip(reversed(grid), reversed(x.shape[2:]), strict=True)]
+    return F.pad(x, [count for behind in planes for count in (0, behind)]) if any(planes) else x
+
+
 def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
     """Return the leading part of each spatial axis, which undoes `pad_to_even`."""
     return x[:, :, : grid[0], : grid[1], : grid[2]] if tuple(x.shape[2:]) != tuple(grid) else x
+
+
+def resized(x: Tensor, grid: Sequence[int]) -> Tensor:
+    """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are."""
+    return x if tuple(x.shape[2:]) == tuple(grid) else F.interpolate(x, size=list(grid), mode="trilinear")

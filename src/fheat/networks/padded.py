@@ -1,0 +1,42 @@
+"""Networks that halve the grid several times and need lengths that can be halved: padded, run, and cropped again."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fheat.networks.base import Features, SegmentationNetwork
+from fheat.nn.layers import crop_to, pad_to_multiple
+
+
+class PaddedNetwork(SegmentationNetwork):
+    """A network split into `body` and `head`, its last 1x1x1 convolution.
+
+    A grid that is not a multiple of `multiple` is padded with zeros at its ends, and the features are cropped again,
+    before the head. These networks have no attention map of their own: `forward_features` returns mean_c |features_c|,
+    detached, on the full grid; `forward` does not compute it.
+    """
+
+    multiple: ClassVar[int]
+    """Number of which every axis of the body's input is a multiple."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module
+    ) -> None:
+        super().__init__(in_channels, out_channels, patch_size)
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, in_channels, X, Y, Z) to logits (N, out_channels, X, Y, Z)."""
+        logits: Tensor = self.head(self._features(x))
+        return logits
+
+    def forward_features(self, x: Tensor) -> Features:
+        """Return logits, the mean magnitude of the features in place of an attention map, and the features."""
+        features = self._features(x)
+        return Features(self.head(features), features.detach().abs().mean(dim=1, keepdim=True), features)
+
+    def _features(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        grid = x.shape[2:]
+        return crop_to(self.body(pad_to_multiple(x, self.multiple)), grid)

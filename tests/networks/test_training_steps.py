@@ -1,0 +1,84 @@
+"""Every registered network learns under every training method that it can serve, and in bfloat16."""
+
+import pytest
+import torch
+
+from fheat import create_model, list_models
+from fheat.methods.base import Task
+from fheat.methods.registry import list_methods, method_class
+from fheat.networks.registry import provides
+from fheat.training.optimiser import AdamW, Schedule
+from fheat.training.settings import OptimiserSettings
+from tests.methods.predictions import batch_of
+from tests.networks.test_contract import NARROW, narrowed
+
+pytestmark = pytest.mark.slow
+
+PATCH = (48, 32, 32)
+TASK = Task(PATCH, batch=2, iterations=100)
+SMALLER = NARROW | {"mednext": {"init_filters": 4}}
+LARGE_WIDTHS = (8, 12, 24, 36, 48)
+"""Widths with which the two networks of `fheat.networks.large_u` are quick to train."""
+
+
+@pytest.fixture(autouse=True)
+def _narrowed(monkeypatch):
+    monkeypatch.setattr("fheat.networks.large_u.WIDTHS", LARGE_WIDTHS)
+    for name in ("segformer3d", "fheat_segformer3d", "amber_afno"):
+        monkeypatch.setattr(f"fheat.networks.{name}.DEPTH", 1)
+    with narrowed():
+        yield
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Two labelled and two unlabelled crops with a bright ball in each, noise around it."""
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.meshgrid(*(torch.linspace(-1, 1, length) for length in PATCH), indexing="ij")
+    ball = (sum(axis.square() for axis in axes) < 0.4).expand(4, 1, *PATCH)
+    crops = ball.float() + 0.3 * torch.randn(ball.shape, generator=generator)
+    return batch_of(crops[:2], ball[:2, 0].long(), crops[2:])
+
+
+def build(name):
+    return create_model(name, patch_size=PATCH, **SMALLER.get(name, {})).train()
+
+
+@pytest.mark.parametrize("method_name", list_methods())
+@pytest.mark.parametrize("name", list_models())
+def test_one_step(name, method_name, batch):
+    """All losses and gradients are finite, and the update moves the weights."""
+    kind = method_class(method_name)
+    assert kind.needs.of_the_network <= provides(name)
+    model, method = build(name), kind(kind.Settings(), TASK)
+    method.prepare(model, lambda: build(name))
+    optimiser = method.own_optimiser(model) or AdamW(model, OptimiserSettings(), method.trained())
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    losses = method.losses(model, batch)
+    assert all(torch.isfinite(losses[loss]) for loss in method.names)
+    losses[method.names[0]].backward()
+    norm = optimiser.step(Schedule(100, 0).factor(torch.tensor(0)))
+    assert torch.isfinite(norm)
+    assert norm > 0
+    assert int(optimiser.skipped) == 0
+    method.after_update(model, torch.tensor(0))
+    moved = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_learns_in_bfloat16(name, batch):
+    """Ten updates under autocast lower the loss by a tenth at least, without an update that is left out."""
+    kind = method_class("supervised")
+    model, method = build(name), kind(kind.Settings(), TASK)
+    optimiser = AdamW(model, OptimiserSettings(learning_rate=0.003))
+    totals = []
+    for _ in range(10):
+        optimiser.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            total = method.losses(model, batch)["total"]
+        total.backward()
+        optimiser.step(torch.tensor(1.0))
+        totals.append(total.item())
+    assert int(optimiser.skipped) == 0
+    assert min(totals[-2:]) < 0.9 * totals[0]
