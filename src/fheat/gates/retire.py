@@ -19,7 +19,8 @@ def retire(model: Network) -> Network:
     The copy is exact in evaluation mode: a closed gate already returns its input bit for bit, so
     `torch.equal(retire(model)(x), model(x))`. Retired gates have no parameters and no operations; they stay visible in
     `fheat.allocation`. Open gates are untouched. A gate whose strength is `softplus` or `exp` is never closed and so
-    never retired. A gate of `fheat.instrument` loses its hook as well, which restores the network it was put into.
+    never retired, and neither are the spectral mixers that may stand in the place of gates. A gate of
+    `fheat.instrument` loses its hook as well, which restores the network it was put into.
 
     A `forward` of your own must not write in place into the output of a gate (`gate(x).add_(1)`), because a retired
     gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are handled.
@@ -86,6 +87,9 @@ def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
     """Return the reason why these gates cannot be composed, or None where they can."""
     if not gates:
         return "gates is empty: give at least one FractionalHeat"
+    others = [type(gate).__name__ for gate in gates if type(gate) is not FractionalHeat]
+    if others:
+        return f"gates include a {others[0]}: times add for FractionalHeat only"
     grids = {(gate.dims, gate.size) for gate in gates}
     if len(grids) > 1:
         return f"gates act on different grids, (dims, size) = {sorted(map(str, grids))}: times add on one grid only"

@@ -91,7 +91,7 @@ def take_over(network: nn.Module, model: nn.Module) -> tuple[list[str], dict[str
     """
     own, stored = network.state_dict(), model.state_dict()
     fresh, changed = _take_over_gates(network, model)
-    of_gates = {f"{path}.{name}" for path, _ in _gates(network, model) for name in ("theta", "delta")}
+    of_gates = {f"{path}.{name}" for path, pair in _gates(network, model) for gate in pair for name in gate._parameters}
     for name in [*own, *stored]:
         if (name in own) != (name in stored) and name not in of_gates:
             lacking = "the model" if name in own else "the network of the run"
