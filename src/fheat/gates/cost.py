@@ -136,7 +136,7 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
         else mixer_macs(operator, calls[site])
         for site, operator in operators_of(model).items()
     }
-    used = {
+    used: set[str] = {
         transform_for(length, device_type, transform or gate.transform)
         for site, gate in gates.items()
         if not gate.closed

@@ -44,11 +44,11 @@ class AFNO3D(SpectralMixer):
     def mix(self, x: Tensor) -> Tensor:
         """Add what the small network makes of the spectrum."""
         spectrum = half_spectrum(x)
-        parts = torch.view_as_real(spectrum).flatten(2, 4)  # (N, C, frequencies, 2)
-        parts = parts.unflatten(1, (self.blocks, -1)).permute(4, 1, 0, 3, 2).flatten(2, 3)
-        hidden = F.relu(self._layer(parts, 1))  # (2, blocks, N * frequencies, width)
-        shrunk = F.softshrink(self._layer(hidden, 2), THRESHOLD)
-        shrunk = shrunk.unflatten(2, (x.shape[0], -1)).permute(2, 1, 4, 3, 0)
+        samples, channels = x.shape[:2]
+        parts = torch.view_as_real(spectrum).reshape(samples, self.blocks, channels // self.blocks, -1, 2)
+        parts = parts.permute(4, 1, 0, 3, 2).flatten(2, 3)  # (2, blocks, samples * frequencies, width)
+        shrunk = F.softshrink(self._layer(F.relu(self._layer(parts, 1)), 2), THRESHOLD)
+        shrunk = shrunk.reshape(2, self.blocks, samples, -1, channels // self.blocks).permute(2, 1, 4, 3, 0)
         added = torch.view_as_complex(shrunk.reshape(*spectrum.shape, 2).contiguous())
         return x + from_half(added, x.shape[-3:])
 
@@ -56,4 +56,5 @@ class AFNO3D(SpectralMixer):
         """Return W z + b for z given by its real and imaginary parts, (2, blocks, values, width)."""
         weight, bias = (getattr(self, f"{name}{layer}").to(parts.dtype) for name in ("weight", "bias"))
         (real, imaginary), (a, b) = parts, weight
-        return torch.stack([real @ a - imaginary @ b, real @ b + imaginary @ a]) + bias
+        image: Tensor = torch.stack([real @ a - imaginary @ b, real @ b + imaginary @ a]) + bias
+        return image

@@ -21,4 +21,5 @@ class FNet3D(SpectralMixer):
 
     def mix(self, x: Tensor) -> Tensor:
         """Return the real part of the transform."""
-        return torch.fft.fftn(x, dim=(1, *AXES), norm="ortho").real
+        spectrum: Tensor = torch.fft.fftn(x, dim=(1, *AXES), norm="ortho")
+        return spectrum.real

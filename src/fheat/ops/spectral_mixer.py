@@ -52,7 +52,8 @@ class SpectralMixer(nn.Module):
 
 def half_spectrum(x: Tensor) -> Tensor:
     """Return the orthonormal Fourier transform over the grid, (..., X, Y, Z // 2 + 1), complex; see `from_half`."""
-    return torch.fft.rfftn(x, dim=AXES, norm="ortho")
+    spectrum: Tensor = torch.fft.rfftn(x, dim=AXES, norm="ortho")
+    return spectrum
 
 
 def from_half(spectrum: Tensor, grid: torch.Size) -> Tensor:
@@ -64,7 +65,8 @@ def from_half(spectrum: Tensor, grid: torch.Size) -> Tensor:
     length = int(grid[-1])
     lines = torch.fft.ifftn(spectrum, dim=AXES[:2], norm="ortho")
     free = constant(_free_imaginary, (length,), lines.device, lines.real.dtype)
-    return torch.fft.irfft(torch.complex(lines.real, lines.imag * free), n=length, norm="ortho")
+    values: Tensor = torch.fft.irfft(torch.complex(lines.real, lines.imag * free), n=length, norm="ortho")
+    return values
 
 
 def _free_imaginary(length: int) -> NDArray[np.float64]:
