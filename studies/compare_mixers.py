@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import tyro
@@ -29,6 +29,7 @@ from fheat.gates.retire import retire
 from fheat.gates.similarity import bypass_similar
 from fheat.metrics.table import Table
 from fheat.models.folder import load
+from fheat.networks.operators import Operator
 from fheat.ops import kernels
 from fheat.ops.gates import gates_of, operators_of
 from fheat.studies.mixing import similarity_on_scans
@@ -37,6 +38,8 @@ from fheat.training.settings_sources import make_settings
 
 NONE = "none"
 """Name of the network without operators."""
+ORDER = (*get_args(Operator), NONE)
+"""Operators in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ def main(
         store: name of the stored result.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    runs = [opened(path) for path in sorted(out.glob(f"*/{OUTCOME}"))]
+    runs = sorted(
+        (opened(path) for path in out.glob(f"*/{OUTCOME}")), key=lambda run: (ORDER.index(run.operator), run.seed)
+    )
     if not runs:
         raise SystemExit(f"{out}: has no finished run; do the sweep first")
     times = milliseconds(runs, device, rounds)

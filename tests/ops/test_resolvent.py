@@ -55,7 +55,9 @@ def test_the_slope_in_tau_is_that_of_finite_differences():
     alpha, tau, step = 0.75, 0.4, 1e-5
 
     def gate(tau):
-        return TikhonovResolvent(dims=1, alpha=alpha, initial_strength=tau ** (1 / alpha)).double()
+        made = TikhonovResolvent(dims=1, alpha=alpha).double()
+        made.set_strength(tau ** (1 / alpha))
+        return made
 
     above, at, below = (gate(value).multiplier([9]) for value in (tau + step, tau, tau - step))
     radius = torch.from_numpy(frequency_radius(9))
