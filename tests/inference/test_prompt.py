@@ -1,6 +1,7 @@
 """Programs that take boxes: a stand-in, exported here, segments scans through the adapter and the verb."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -68,14 +69,10 @@ def onnx(exported):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     example = torch.zeros(1, 3, *SIZE), torch.zeros(1, 4)
-    program = torch.onnx.export(
-        BrightInBox().eval(),
-        example,
-        dynamo=True,
-        verbose=False,
-        input_names=["pixels", "prompt"],
-        output_names=["mask"],
-    )
+    names = {"input_names": ["pixels", "prompt"], "output_names": ["mask"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter calls functions of torch that torch deprecates
+        program = torch.onnx.export(BrightInBox().eval(), example, dynamo=True, verbose=False, **names)
     path = exported / "bright.onnx"
     path.write_bytes(program.model_proto.SerializeToString())
     return path
