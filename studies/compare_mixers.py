@@ -9,6 +9,7 @@ after the former are removed, which is exact. Then the sites whose input and out
 bypassed too, as SlimFormer-3D does after training, which is not exact: its price in Dice is measured.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,12 +121,12 @@ def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | No
         posthoc[str(threshold)] = {
             "bypassed": sites,
             "dice": round(rescored[0], 5),
-            "hd95": round(rescored[1], 4),
+            "hd95": rounded(rescored[1]),
             "macs": cost(network).macs,
         }
     return {
         "dice": round(dice, 5),
-        "hd95": round(distance, 4),
+        "hd95": rounded(distance),
         "best_at": run.outcome.best_at,
         "per_second": run.outcome.per_second,
         "sites": len(operators_of(run.trained)),
@@ -137,6 +138,11 @@ def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | No
         "macs": {"all sites": before.rest + full_macs(run.trained), "bypassed": after.macs},
         "similar": posthoc,
     }
+
+
+def rounded(distance: float) -> float | None:
+    """Return a distance for the record, or None where every mask was empty."""
+    return None if math.isnan(distance) else round(distance, 4)
 
 
 def milliseconds(runs: Sequence[Run], device: str, rounds: int) -> dict[str, dict[str, float]]:
@@ -217,7 +223,8 @@ def keep(
         note="exactly_off: sites that are the identity for any input, by their parameters; unchanged_on_scans: sites "
         "whose output was their input on every window of the validation scans, bit for bit; distance: |output - input| "
         "/ |input| and cosine: their mean cosine there, of the sites that are not exactly off; milliseconds of one "
-        "window in float32, batch 1; similar: what bypassing the sites above a cosine leaves. hd95 in millimetres.",
+        "window in float32, batch 1; similar: what bypassing the sites above a cosine leaves. hd95 in "
+        + ("voxels." if runs[0].outcome.scoring["voxels"] else "millimetres."),
         settings={
             "schedule": schedule,
             "patch_size": settings["data"]["patch_size"],
