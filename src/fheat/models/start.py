@@ -135,7 +135,7 @@ def _shared(new: Tensor, old: Tensor) -> bool:
 
 def _interpolated(new: Tensor, old: Tensor) -> bool:
     """Resize values on a grid, (1, C, x, y, z), trilinearly, as networks do for inputs that are not their patch."""
-    if old.ndim != 5 or old.shape[:2] != new.shape[:2]:
+    if old.ndim != 5 or old.shape[0] != 1 or old.shape[:2] != new.shape[:2]:  # a filter has no grid of voxels
         return False
     new.copy_(F.interpolate(old.float(), size=new.shape[2:], mode="trilinear"))
     return True
