@@ -47,7 +47,10 @@ ORDER = (*get_args(Operator), NONE)
 class Run:
     """A finished run of the sweep: its network as trained and with the sites removed that are exactly off."""
 
+    place: int
+    """Place of the operator in the table."""
     operator: str
+    """Name of the operator, with the weight of the penalty where one was given."""
     seed: int
     outcome: Outcome
     folder: Path
@@ -80,9 +83,7 @@ def main(
         store: name of the stored result.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    runs = sorted(
-        (opened(path) for path in out.glob(f"*/{OUTCOME}")), key=lambda run: (ORDER.index(run.operator), run.seed)
-    )
+    runs = sorted(map(opened, out.glob(f"*/{OUTCOME}")), key=lambda run: (run.place, run.operator, run.seed))
     if not runs:
         raise SystemExit(f"{out}: has no finished run; do the sweep first")
     times = milliseconds(runs, device, rounds)
@@ -103,7 +104,10 @@ def opened(path: Path) -> Run:
     operator = NONE if network.get("gates") == "closed" else network.get("operator", "heat")
     part = outcome.scoring["network"] if outcome.best is not None else "final"
     trained = load(path.parent / part)
-    return Run(operator, outcome.settings["schedule"]["seed"], outcome, path.parent, trained, retire(trained))
+    weight = network.get("l0_weight")
+    label = operator if weight is None else f"{operator} {weight:g}"
+    seed = outcome.settings["schedule"]["seed"]
+    return Run(ORDER.index(operator), label, seed, outcome, path.parent, trained, retire(trained))
 
 
 def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | None) -> dict[str, Any]:

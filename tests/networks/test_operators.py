@@ -26,7 +26,9 @@ GIGA = {
 """Multiply-adds at 112x112x80 with all sites on."""
 
 
-@pytest.mark.parametrize("operator", ALL)
+@pytest.mark.parametrize(
+    "operator", [one if one == "afno" else pytest.param(one, marks=pytest.mark.slow) for one in ALL]
+)
 def test_parameters_and_multiply_adds(operator):
     model = create_model("fheat_seg", operator=operator)
     counted = cost(model)

@@ -45,7 +45,9 @@ def test_similarity_on_scans_is_that_of_their_windows(tmp_path):
 
 def test_the_sweep_plans_every_operator_and_none():
     plan = tomllib.loads((ROOT / "studies" / "mixers" / "hippocampus.toml").read_text())
-    assert [run["network"].get("operator") for run in plan["run"]] == [*get_args(Operator), None]
+    planned = dict.fromkeys(run["network"].get("operator") for run in plan["run"])
+    assert list(planned) == [*get_args(Operator), None]
+    assert [run["network"]["l0_weight"] for run in plan["run"] if "l0_weight" in run["network"]] == [0.001, 0.01]
     assert plan["run"][-1]["network"] == {"gates": "closed"}
     assert plan["grid"] == {"seed": [0, 1, 2]}
 

@@ -23,7 +23,7 @@ class FHEATSeg(LightU):
         dropout: dropout probability at the bottleneck.
         operator: what mixes at the sites: `heat`, the gate, or a control in its place, see `fheat.networks.operators`.
             The parameters of `gfnet` are bound to the patch size.
-        l0_weight: price of an open site with the operator `l0`, in units of the loss; 0.01 if None.
+        l0_weight: price of an open site with the operator `l0`, in units of the loss; 0.0001 if None.
         drop: probability with which the operator `stochastic_depth` skips a site in training; 0.2 if None.
 
     Shapes: (N, in, X, Y, Z) -> (N, out, X, Y, Z), any grid of at least 32 voxels per axis.

@@ -59,7 +59,7 @@ def build_operators(
         operator: one of the names above.
         gates: `learnable`, `closed`, `final_only`, or a list of sites.
         alpha, initial_alpha: order of the operators that have one.
-        l0_weight: weight of the penalty of `l0`; 0.01 if None.
+        l0_weight: weight of the penalty of `l0`; 0.0001 if None.
         drop: probability with which `stochastic_depth` skips a site in training; 0.2 if None.
     """
     if operator not in get_args(Operator):

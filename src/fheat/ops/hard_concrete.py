@@ -38,7 +38,8 @@ class HardConcreteHeat(FractionalHeat):
     training z is still drawn above 0 now and then, and gradients can open the switch again.
 
     Args:
-        weight: factor of the penalty, the price of one open gate in units of the loss.
+        weight: factor of the penalty, the price of one open gate in units of the loss. Its gradient at the logit is at
+            most a quarter of it; a site stays open where the loss pulls harder.
         initial_logit: the logit a before training; 0 opens the switch half-way at evaluation.
         heat: `alpha`, `initial_theta`, `initial_strength`, `size`, `dims` or `transform` of `FractionalHeat`.
     """
@@ -46,7 +47,7 @@ class HardConcreteHeat(FractionalHeat):
     stays_closed: ClassVar[bool] = False
     logit: nn.Parameter | None
 
-    def __init__(self, *, weight: float = 0.01, initial_logit: float = 0.0, **heat: Any) -> None:
+    def __init__(self, *, weight: float = 1e-4, initial_logit: float = 0.0, **heat: Any) -> None:
         super().__init__(strength="softplus", **heat)
         self.weight = checked_number("weight", weight, low=0.0)
         self._initial_logit = checked_number("initial_logit", initial_logit)
