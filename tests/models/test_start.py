@@ -149,3 +149,24 @@ def test_the_zoo_starts_a_network_for_other_data():
     assert closed == [f"{site}.gate" for site in ("enc2", "enc3", "enc4", "dec4", "dec3", "dec2")]
     assert start.changed["position"] == "is interpolated from 4 x 4 x 3 to 2 x 2 x 1"
     assert start.changed["stem.0.weight"] == "has the weights for one channel, shared by 2"
+
+
+@pytest.mark.slow
+def test_filters_that_are_bound_to_the_patch_begin_afresh():
+    torch.manual_seed(0)
+    trained, own = (create_model("fheat_seg", patch_size=(32, y, 32), operator="gfnet") for y in (32, 48))
+    before = own.enc1.gate.weight.detach().clone()
+    fresh, changed = take_over(own, trained)
+    assert {name for name in fresh if name.startswith(("enc1", "dec1"))} == {"enc1.gate.weight", "dec1.gate.weight"}
+    assert list(changed) == ["position"]
+    assert torch.equal(own.enc1.gate.weight, before)
+
+
+@pytest.mark.slow
+def test_a_switch_that_was_retired_stays_off():
+    trained, own = (create_model("fheat_seg", patch_size=(32, 32, 32), operator="l0") for _ in range(2))
+    gates_of(trained)["enc1"].set_strength(0.0)
+    fresh, changed = take_over(own, retire(trained))
+    assert fresh == []
+    assert changed == {"enc1.gate": "stays closed, as in the model"}
+    assert [gate.closed for gate in gates_of(own).values()] == [True, *[False] * 7]

@@ -7,8 +7,13 @@ import torch.nn.functional as F
 from fheat import FractionalHeat
 from fheat.nn import FHEAT, KAN3D, FHEATBlock, FHEATStage, GELUMixer, LightBlock
 from fheat.nn.fheat import mixer
+from fheat.nn.fnet import FNet3D
+from fheat.nn.fused import fusable
 from fheat.nn.layers import Down, SqueezeExcitation, Stem, Up, crop_to, pad_to_even
 from fheat.ops import rational_function
+from fheat.ops.hard_concrete import HardConcreteHeat
+from fheat.ops.resolvent import TikhonovResolvent
+from fheat.ops.stochastic_depth import StochasticDepthHeat
 
 
 def one_group(x, norm):
@@ -34,6 +39,23 @@ def test_fheat_formula():
     v, g = pointwise(inner, module.project).split(6, dim=1)
     expected = pointwise(g * g.sigmoid() * one_group(gate(v), module.norm), module.out)
     assert torch.allclose(module(x, gate), expected, atol=1e-5)
+
+
+def test_kernels_run_only_what_is_the_same_in_every_call():
+    gates = {
+        kind: kind() for kind in (FractionalHeat, TikhonovResolvent, HardConcreteHeat, StochasticDepthHeat, FNet3D)
+    }
+    stages = {kind: FHEATStage(8, 1, gate) for kind, gate in gates.items()}
+
+    def fused():
+        return [kind for kind, stage in stages.items() if fusable(stage.blocks, stage.gate)]
+
+    assert fused() == [FractionalHeat, TikhonovResolvent]
+    for stage in stages.values():
+        stage.eval()
+    assert fused() == [FractionalHeat, TikhonovResolvent, HardConcreteHeat, StochasticDepthHeat]
+    gates[FNet3D].bypass()
+    assert fused() == list(gates)
 
 
 def test_closed_gate_makes_fheat_the_affine_bypass_exactly():

@@ -16,6 +16,7 @@ from fheat.methods.base import Needs, Task
 from fheat.methods.supervised import Supervised, SupervisedSettings, region_targets
 from fheat.methods.teacher import Teacher
 from fheat.ops.gates import gates_of
+from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
 from fheat.training import step as engine_step
 from fheat.training.batches import Batches, draw, draw_order
@@ -234,3 +235,37 @@ def test_only_a_closed_gate_sleeps_and_a_new_strength_wakes_it():
     gate.sleep()
     gate.load_state_dict(FractionalHeat(initial_strength=0.5).state_dict())
     assert not torch.equal(gate(x), x)
+
+
+def l0_step(weight, iterations=1):
+    step = build(supervised(), iterations)
+    for child in list(step.model.modules()):
+        if hasattr(child, "gate"):
+            child.gate = HardConcreteHeat(weight=weight)
+    step.optimiser = AdamW(step.model, OptimiserSettings(clip=None))
+    step.gates = gates_of(step.model)
+    return step
+
+
+def test_the_penalty_of_switches_is_part_of_what_is_minimised():
+    def gradients(weight):
+        step = l0_step(weight)
+        torch.manual_seed(1)
+        step()
+        return [gate.logit.grad.item() for gate in step.gates.values()], step.row(1)["total"]
+
+    (without, loss), (with_penalty, same) = gradients(0.0), gradients(0.7)
+    pushed = 0.7 * torch.sigmoid(torch.tensor(-2 / 3 * math.log(1 / 11))).item()
+    pushed *= 1 - pushed / 0.7
+    assert [b - a for a, b in zip(without, with_penalty, strict=True)] == pytest.approx([pushed] * 3, rel=1e-4)
+    assert loss == same  # what is logged is the loss of the method
+
+
+def test_a_switch_that_is_off_is_not_put_to_sleep(monkeypatch):
+    monkeypatch.setattr(engine_step, "ITERATIONS_BETWEEN_GATE_CHECKS", 1)
+    step = l0_step(0.0, iterations=4)
+    for gate in step.gates.values():
+        gate.set_strength(0.0)
+    for _ in range(3):
+        step()
+    assert all(gate.closed and not gate.asleep for gate in step.gates.values())

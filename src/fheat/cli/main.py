@@ -29,6 +29,7 @@ VERBS: Final = {
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
     "report": "write what a run did and what it left on one HTML page",
     "bench": "time operator, training step, window and scan side by side with other networks",
+    "prompt": "segment a scan through a program of your own that takes boxes, such as MedSAM",
     "allocation": "show what training decided about each gate of models and runs, and how they work inside",
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
     "simulate": "train gates on plain signals: which close, which survive, and why",

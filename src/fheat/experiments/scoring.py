@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from torch import nn
+
 from fheat import __version__
 from fheat.data.case import Case
 from fheat.data.read import read_image, read_label
@@ -34,9 +36,14 @@ class Scoring(Section):
 
 
 def score(
-    model: Path, settings: TrainSettings, scoring: Scoring, *, device: str | None = None, progress: Progress = silent
+    model: Path | nn.Module,
+    settings: TrainSettings,
+    scoring: Scoring,
+    *,
+    device: str | None = None,
+    progress: Progress = silent,
 ) -> Table:
-    """Segment the scans of a split with a saved network and return the scores of every case and class."""
+    """Segment the scans of a split with a network that has a card, and return the scores of every case and class."""
     cases = cases_to_score(settings.data, scoring.split)
     stride = scoring.stride or settings.validation.stride
     windows = None if stride is None else Windows(settings.data.patch_size, stride)

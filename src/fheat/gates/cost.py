@@ -4,10 +4,17 @@ Multiply-adds are counted with torch's own counter by the rules of fvcore: 1 for
 matrix product (a transposed convolution by its input grid, which is its true cost), 5 for each element of a group,
 layer or instance norm (4 without scale and shift), 2 for each element of a batch norm in evaluation mode (1 without),
 0 for all other operations. A test compares the two counters on every network.
+
+The operators at the sites are counted apart from the rest: cosine transforms of gates by their algorithm; spectral
+mixers in their place by their matrix products, and by 2.5 log2 N multiply-adds for each complex element and axis of a
+Fourier transform, half of that for real ones (one for every two of its real operations).
 """
 
+import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,8 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fheat.gates.dry_run import GateCall, Inputs, device_of, example_inputs, record_calls, run_on_copy
 from fheat.ops.dct import Transform, axis_macs, transform_for
-from fheat.ops.gates import gates_of
+from fheat.ops.gates import gates_of, operators_of
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.spectral_mixer import SpectralMixer
 from fheat.system.text import grid_name
 
 COUNTER: Final = "fvcore rules (convolutions, matrix products and norms; 1 multiply-add = 1)"
@@ -25,9 +33,9 @@ COUNTER: Final = "fvcore rules (convolutions, matrix products and norms; 1 multi
 _aten = torch.ops.aten
 
 
-def count_macs(run: Callable[[], object]) -> int:
-    """Return the number of multiply-adds of everything that `run` does."""
-    with FlopCounterMode(display=False, custom_mapping=_NORMS) as counter:
+def count_macs(run: Callable[[], object], *, fourier: bool = False) -> int:
+    """Return the number of multiply-adds of everything that `run` does, Fourier transforms only if asked for."""
+    with FlopCounterMode(display=False, custom_mapping=_NORMS | _FOURIER if fourier else _NORMS) as counter:
         run()
     return int(counter.get_total_flops()) // 2
 
@@ -59,6 +67,22 @@ _NORMS = {
 }
 
 
+def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, out_shape: torch.Size, **__: Any) -> int:
+    """Count a transform over `axes`; where one side is real, its last axis is transformed at half the price first.
+
+    Real values have the longer last axis. The other axes act on half a spectrum.
+    """
+    last = axes[-1]
+    longer, shorter = (x, out_shape) if x[last] > out_shape[last] else (out_shape, x)
+    if longer == shorter:
+        return round(5 * x.numel() * sum(math.log2(x[axis]) for axis in axes))
+    rest = sum(math.log2(x[axis]) for axis in axes[:-1])
+    return round(2.5 * longer.numel() * math.log2(longer[last]) + 5 * shorter.numel() * rest)
+
+
+_FOURIER = {_aten._fft_r2c: _fourier, _aten._fft_c2c: _fourier, _aten._fft_c2r: _fourier}
+
+
 @dataclass(frozen=True)
 class Cost:
     """Number of parameters, and number of multiply-adds of one forward pass: `macs` = `transform` + `rest`."""
@@ -66,8 +90,8 @@ class Cost:
     parameters: int
     macs: int
     transform: int
-    """Multiply-adds of the cosine transforms of **open** gates, forward and inverse. Closed gates count 0, as they do
-    after `fheat.retire`."""
+    """Multiply-adds of the cosine transforms of **open** gates, forward and inverse, and of spectral mixers in their
+    place. Closed gates count 0, as they do after `fheat.retire`."""
     rest: int
     """Multiply-adds of everything else."""
     sites: dict[str, int]
@@ -106,8 +130,13 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
     gates = gates_of(model)
     calls, rest = _calls_and_rest(model, inputs)
     device_type = device_of(model).type
-    sites = {site: gate_macs(gate, calls[site], device_type, transform) for site, gate in gates.items()}
-    used = {
+    sites = {
+        site: gate_macs(operator, calls[site], device_type, transform)
+        if isinstance(operator, FractionalHeat)
+        else mixer_macs(operator, calls[site])
+        for site, operator in operators_of(model).items()
+    }
+    used: set[str] = {
         transform_for(length, device_type, transform or gate.transform)
         for site, gate in gates.items()
         if not gate.closed
@@ -115,6 +144,8 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
         for length in call.grid
         if length > 1
     }
+    if any(isinstance(operator, SpectralMixer) and not operator.retired for operator in operators_of(model).values()):
+        used.add("fourier")
     total = sum(sites.values())
     shape = tuple(inputs[0].shape)
     return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), shape, COUNTER)
@@ -130,6 +161,19 @@ def gate_macs(
     if gate.closed:
         return 0
     return round(sum(_call_macs(call, device_type, transform or gate.transform) for call in calls))
+
+
+def mixer_macs(mixer: SpectralMixer, calls: Sequence[GateCall]) -> int:
+    """Return the number of multiply-adds of a spectral mixer over all its calls."""
+    copied = copy.deepcopy(mixer).to("meta").eval()
+    with torch.no_grad():
+        return sum(
+            count_macs(
+                partial(copied, torch.empty(call.maps // call.channels, call.channels, *call.grid, device="meta")),
+                fourier=True,
+            )
+            for call in calls
+        )
 
 
 def giga(macs: int) -> str:
@@ -148,8 +192,8 @@ def _calls_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[
 
     def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int]:
         calls = record_calls(copied)
-        for gate in gates_of(copied).values():
-            gate.bypass(alpha=1.0)
+        for operator in operators_of(copied).values():
+            operator.bypass(alpha=1.0)
         return calls, count_macs(lambda: copied(*inputs))
 
     return run_on_copy(model, inputs, count)

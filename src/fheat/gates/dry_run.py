@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fheat.ops import kernels
-from fheat.ops.gates import gates_of
-from fheat.ops.heat import FractionalHeat
+from fheat.ops.gates import operators_of
 
 Result = TypeVar("Result")
 Inputs = Sequence[int] | Sequence[Tensor]
@@ -80,7 +79,7 @@ def run_on_copy(
 
 
 def gate_calls(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[GateCall]]:
-    """Return, for each site, the calls of its gate in one forward pass on inputs of these shapes."""
+    """Return, for each site, the calls of its gate or of the mixer in its place in one forward pass on such inputs."""
 
     def run(copied: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[GateCall]]:
         calls = record_calls(copied)
@@ -93,18 +92,17 @@ def gate_calls(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, list[G
 def record_calls(copied: nn.Module) -> dict[str, list[GateCall]]:
     """Add hooks to a copy of a network and return the lists, by site, that its later forward passes will fill."""
     calls: dict[str, list[GateCall]] = {}
-    for site, gate in gates_of(copied).items():
+    for site, operator in operators_of(copied).items():
         calls[site] = []
-        gate.register_forward_pre_hook(_recorder(calls[site]), with_kwargs=True)
+        operator.register_forward_pre_hook(_recorder(calls[site], operator.dims), with_kwargs=True)
     return calls
 
 
-def _recorder(calls: list[GateCall]) -> Callable[[nn.Module, tuple[Tensor, ...], dict[str, Tensor]], None]:
+def _recorder(calls: list[GateCall], dims: int) -> Callable[[nn.Module, tuple[Tensor, ...], dict[str, Tensor]], None]:
     def record(gate: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
-        assert isinstance(gate, FractionalHeat)
         x = inputs[0] if inputs else named["x"]
-        *leading, channels = x.shape[: -gate.dims]
-        calls.append(GateCall(tuple(x.shape[-gate.dims :]), channels, channels * torch.Size(leading).numel()))
+        *leading, channels = x.shape[:-dims]
+        calls.append(GateCall(tuple(x.shape[-dims:]), channels, channels * torch.Size(leading).numel()))
 
     return record
 

@@ -5,6 +5,7 @@ orthonormal cosine transforms and m for the multiplier of the gate, which is 1 w
 
 .. math::  -\partial L / \partial\tau = \sum_k r^\alpha \, m(k) \, \hat v(k) \, \hat g(k).
 
+A gate with another multiplier has its own slope -(dm / dtau) / r^alpha in the place of m, `FractionalHeat.tau_slope`.
 The sum runs over all channels and samples, and over all calls of a gate that several blocks share.
 """
 
@@ -108,8 +109,9 @@ def _added_up(gate: FractionalHeat, calls: list[tuple[Tensor, Tensor]]) -> GateG
         radius = torch.from_numpy(frequency_radius(*grid)).to(cross.device)
         response = gate.response(grid, g_hat)
         m = torch.ones_like(radius) if response is None else response[0].double()
+        slope = m if response is None else gate.tau_slope(m)
         not_constant = radius > 0
-        negative_gradient += (radius**alpha * m * cross)[not_constant].sum().item()
+        negative_gradient += (radius**alpha * slope * cross)[not_constant].sum().item()
         arriving += energy[not_constant].sum().item()
         leaving += (m.square() * energy)[not_constant].sum().item()
     return GateGradient(negative_gradient, arriving, leaving, reached=bool(calls))

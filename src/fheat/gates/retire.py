@@ -9,6 +9,7 @@ from torch import nn
 from fheat.gates.hook import detach
 from fheat.ops.gates import gates_of, take_out
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.spectral_mixer import SpectralMixer
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -19,7 +20,8 @@ def retire(model: Network) -> Network:
     The copy is exact in evaluation mode: a closed gate already returns its input bit for bit, so
     `torch.equal(retire(model)(x), model(x))`. Retired gates have no parameters and no operations; they stay visible in
     `fheat.allocation`. Open gates are untouched. A gate whose strength is `softplus` or `exp` is never closed and so
-    never retired. A gate of `fheat.instrument` loses its hook as well, which restores the network it was put into.
+    never retired, and neither are the spectral mixers that may stand in the place of gates. A gate of
+    `fheat.instrument` loses its hook as well, which restores the network it was put into.
 
     A `forward` of your own must not write in place into the output of a gate (`gate(x).add_(1)`), because a retired
     gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are handled.
@@ -31,9 +33,10 @@ def retire(model: Network) -> Network:
     return copied
 
 
-def remove_gate(model: nn.Module, gate: FractionalHeat, alpha: float) -> None:
-    """Bypass a closed gate of a network, in place, and remove the hook of a gate that `fheat.instrument` placed."""
-    if detach(model, gate):  # the network ran without this gate before, in-place layers included
+def remove_gate(model: nn.Module, gate: FractionalHeat | SpectralMixer, alpha: float) -> None:
+    """Bypass a closed gate, or a mixer in the place of one, and remove the hook of an instrumented gate."""
+    if isinstance(gate, FractionalHeat) and detach(model, gate):
+        # the network ran without this gate before, in-place layers included
         gate.bypass(alpha)
     else:
         take_out(model, gate, alpha)
@@ -90,6 +93,9 @@ def _obstacle(gates: Sequence[FractionalHeat], tolerance: float) -> str | None:
     """Return the reason why these gates cannot be composed, or None where they can."""
     if not gates:
         return "gates is empty: give at least one FractionalHeat"
+    others = [type(gate).__name__ for gate in gates if type(gate) is not FractionalHeat]
+    if others:
+        return f"gates include a {others[0]}: times add for FractionalHeat only"
     grids = {(gate.dims, gate.size) for gate in gates}
     if len(grids) > 1:
         return f"gates act on different grids, (dims, size) = {sorted(map(str, grids))}: times add on one grid only"

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from fheat.nn.fheat import FHEAT
 from fheat.nn.layers import OneGroupNorm, PatchTransposed3d
 from fheat.ops.dct import dct_matrix
+from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
+from fheat.ops.resolvent import TikhonovResolvent
+from fheat.ops.stochastic_depth import StochasticDepthHeat
 
 
 def compilable(network: nn.Module) -> nn.Module:
@@ -185,6 +188,9 @@ _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     Rational: _Rational,
     FHEAT: _fheat,
     FractionalHeat: _gate,
+    TikhonovResolvent: _gate,
+    HardConcreteHeat: _gate,
+    StochasticDepthHeat: _gate,
     nn.ConvTranspose3d: _spread,
     PatchTransposed3d: _spread,
 }

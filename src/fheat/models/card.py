@@ -104,7 +104,7 @@ class Manifest(_Strict):
     instrumented: tuple[PlacedGate, ...] = ()
     """Gates beyond those that the network is built with."""
     retired: dict[str, float]
-    """Sites whose gates are gone, with the alpha they had."""
+    """Sites whose gates are gone, with the alpha they had; 0 for spectral mixers, which have none."""
     frozen: dict[str, NonNegativeFloat]
     """Sites whose strength is a constant, with that constant."""
     stored: Literal["float16"] | None = None

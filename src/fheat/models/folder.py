@@ -25,7 +25,8 @@ from fheat.models.placed import place_gates, placed_gates
 from fheat.models.weights import GET_AGAIN, Budget, Claimed, read_header
 from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
-from fheat.ops.gates import gates_of
+from fheat.ops.gates import gates_of, operators_of
+from fheat.ops.spectral_mixer import SpectralMixer
 from fheat.system.errors import BadInput
 from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, open_regular, write_folder
 
@@ -103,6 +104,7 @@ def save(
     gates = gates_of(model)
     for gate in gates.values():
         gate.check_parameters()
+    mixers = {site: one for site, one in operators_of(model).items() if isinstance(one, SpectralMixer)}
     state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
     broken = _first_not_finite(model, state)
     if broken is not None:
@@ -111,7 +113,8 @@ def save(
     manifest = Manifest(
         network=NetworkEntry(**asdict(spec)),
         instrumented=placed_gates(gates.values()),
-        retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired},
+        retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired}
+        | {site: 0.0 for site, mixer in mixers.items() if mixer.retired},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
         stored=dtype,
         card=card,
@@ -219,13 +222,13 @@ def _build(manifest: Manifest, path: Path, stored: int) -> nn.Module:
             path, f"field network: {reason}", "install the version or the package that has it, or register_model"
         ) from None
     place_gates(model, manifest.instrumented, path)
-    gates = gates_of(model)
+    gates, operators = gates_of(model), operators_of(model)
     for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):
         for site, value in sites.items():
-            if site not in gates:
+            if site not in (operators if name == "retired" else gates):
                 raise BadInput(path, f"field {name}: {network.name} has no gate {site!r}", _SAVE_AGAIN)
             if name == "retired":
-                remove_gate(model, gates[site], value)
+                remove_gate(model, operators[site], value)
             elif gates[site].delta is not None or gates[site].retired:
                 raise BadInput(path, f"field frozen: the gate {site!r} of {network.name} is not frozen", _SAVE_AGAIN)
             else:

@@ -91,7 +91,7 @@ def take_over(network: nn.Module, model: nn.Module) -> tuple[list[str], dict[str
     """
     own, stored = network.state_dict(), model.state_dict()
     fresh, changed = _take_over_gates(network, model)
-    of_gates = {f"{path}.{name}" for path, _ in _gates(network, model) for name in ("theta", "delta")}
+    of_gates = {f"{path}.{name}" for path, pair in _gates(network, model) for gate in pair for name in gate._parameters}
     for name in [*own, *stored]:
         if (name in own) != (name in stored) and name not in of_gates:
             lacking = "the model" if name in own else "the network of the run"
@@ -135,7 +135,7 @@ def _shared(new: Tensor, old: Tensor) -> bool:
 
 def _interpolated(new: Tensor, old: Tensor) -> bool:
     """Resize values on a grid, (1, C, x, y, z), trilinearly, as networks do for inputs that are not their patch."""
-    if old.ndim != 5 or old.shape[:2] != new.shape[:2]:
+    if old.ndim != 5 or old.shape[0] != 1 or old.shape[:2] != new.shape[:2]:  # a filter has no grid of voxels
         return False
     new.copy_(F.interpolate(old.float(), size=new.shape[2:], mode="trilinear"))
     return True

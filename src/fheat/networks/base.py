@@ -98,15 +98,21 @@ def build_gates(
     The order starts at `initial_alpha`, or at that of theta = -2 if it is None: 0.3715 for `bounded` and 0.4269 for
     `softplus`, which must be told to start elsewhere to be compared from the same start.
     """
-    learnable = _learnable_sites(sites, gates)
-    theta = -2.0 if initial_alpha is None else theta_of(alpha, initial_alpha)
+    learnable = learnable_sites(sites, gates)
+    theta = initial_theta(alpha, initial_alpha)
     return {
         site: FractionalHeat(alpha=alpha, strength="relu" if site in learnable else 0.0, initial_theta=theta)
         for site in sites
     }
 
 
-def _learnable_sites(sites: Sequence[str], gates: Gates) -> set[str]:
+def initial_theta(alpha: Alpha, initial_alpha: float | None) -> float:
+    """Return the theta with which an order starts at `initial_alpha`, or -2 if that is None."""
+    return -2.0 if initial_alpha is None else theta_of(alpha, initial_alpha)
+
+
+def learnable_sites(sites: Sequence[str], gates: Gates) -> set[str]:
+    """Return the sites whose gates learn, see `build_gates`."""
     presets = {"learnable": set(sites), "closed": set(), "final_only": {sites[-1]}}
     if isinstance(gates, str):
         if gates in presets:

@@ -88,3 +88,11 @@ class LightU(SegmentationNetwork):
 def bottom_grid(patch_size: Sequence[int]) -> tuple[int, ...]:
     """Return the grid of the bottleneck of a patch: 112x112x80 -> 4x4x3."""
     return tuple(-(-length // 32) for length in patch_size)
+
+
+def stage_grid(patch_size: Sequence[int], level: int) -> tuple[int, ...]:
+    """Return the grid of the stages of a level, 0 to 3, for a patch: 112x112x80 -> 28x28x20, ..., 8x8x6, 4x4x3."""
+    grid = [-(-length // 4) for length in patch_size]
+    for _ in range(level):
+        grid = [-(-length // 2) for length in grid]
+    return tuple(length + length % 2 if level < 3 else length for length in grid)

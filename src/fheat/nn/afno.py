@@ -1,7 +1,13 @@
 """AFNO in three dimensions: voxels mixed by a small network that acts on every frequency alike.
 
-Facts: Guibas et al., *Adaptive Fourier Neural Operators* (2022), NVlabs/AFNO-transformer; written here from its
-formulas, with the transform over three axes.
+Facts: Guibas et al., *Adaptive Fourier Neural Operators* (ICLR 2022), NVlabs/AFNO-transformer; written here from its
+formulas, with the transform over three axes:
+
+    y = x + F^-1 S( W2 R( W1 F(x) + b1 ) + b2 ),    F over (X, Y, Z), orthonormal, half a spectrum
+
+W1 and W2 are complex and block-diagonal over the channels, the same at all frequencies, so the grid may be any. R is
+ReLU and S soft shrinkage, s(t) = sign(t) max(|t| - threshold, 0), both on real and imaginary parts apart. There are
+4 C^2 / blocks + 4 C parameters. Shapes: (N, C, X, Y, Z) -> the same.
 """
 
 import torch
@@ -9,14 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.ops.dct import compute_dtype, without_autocast
+from fheat.ops.spectral_mixer import SpectralMixer, from_half, half_spectrum
+
+THRESHOLD = 0.01
+"""Amount by which real and imaginary parts are shrunk."""
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of weights and biases before training."""
 
 
 class AFNO(nn.Module):
-    """x + iFFT( shrink( W2 relu(W1 FFT(x) + b1) + b2 ) ), relu and shrinkage on real and imaginary parts.
-
-    W1 and W2 are complex and block-diagonal over channels, the same for all frequencies, so the grid may be any.
-    shrink(v) = sign(v) max(|v| - threshold, 0). The transform is orthonormal, over the grid, in float32 under autocast
-    too. Shapes: (N, C, X, Y, Z) -> the same; 4 C^2 / blocks + 4 C parameters.
+    """AFNO as a layer of a network; in float32 under autocast too.
 
     Args:
         channels: number of channels, a multiple of `blocks`.
@@ -24,38 +32,68 @@ class AFNO(nn.Module):
         threshold: how much the shrinkage takes off.
     """
 
-    def __init__(self, channels: int, *, blocks: int = 8, threshold: float = 0.01) -> None:
+    def __init__(self, channels: int, *, blocks: int = 8, threshold: float = THRESHOLD) -> None:
         super().__init__()
-        if blocks < 1 or channels % blocks:
-            raise ValueError(f"blocks={blocks} does not divide the {channels} channels: give a divisor")
         self.blocks, self.threshold = blocks, threshold
-        width = channels // blocks
-        for layer in (1, 2):
-            weight, bias = torch.randn(2, blocks, width, width), torch.randn(2, blocks, width)
-            self.register_parameter(f"weight{layer}", nn.Parameter(0.02 * weight))
-            self.register_parameter(f"bias{layer}", nn.Parameter(0.02 * bias))
+        _add_parameters(self, channels, blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix all voxels."""
         with without_autocast(x):
-            value = x.to(compute_dtype(x))
-            spectrum = torch.fft.rfftn(value, dim=(2, 3, 4), norm="ortho")
-            parts = torch.stack([spectrum.real, spectrum.imag], dim=1)  # (N, 2, C, X, Y, Z // 2 + 1)
-            mixed = self._layer(parts.reshape(len(x), 2, self.blocks, -1, parts[0, 0, 0].numel()), 1).relu()
-            mixed = F.softshrink(self._layer(mixed, 2), self.threshold).reshape(parts.shape)
-            spectrum = torch.complex(mixed[:, 0].contiguous(), mixed[:, 1].contiguous())
-            back: Tensor = torch.fft.irfftn(spectrum, s=x.shape[2:], dim=(2, 3, 4), norm="ortho")
-            return x + back
+            return x + _added(self, x.to(compute_dtype(x)), self.blocks, self.threshold)
 
-    def _layer(self, parts: Tensor, number: int) -> Tensor:
-        """Return W v + b for complex v, (N, 2, blocks, width, frequencies), as one real product per block.
 
-        With real and imaginary parts below each other W is [[A, -B], [B, A]].
-        """
-        real, imaginary = getattr(self, f"weight{number}").to(parts.dtype)
-        matrix = torch.cat([torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)], dim=1)
-        samples, _, blocks, width, frequencies = parts.shape
-        stacked = parts.transpose(1, 2).reshape(samples, blocks, 2 * width, frequencies)
-        product = (matrix @ stacked).reshape(samples, blocks, 2, width, frequencies).transpose(1, 2)
-        bias: Tensor = getattr(self, f"bias{number}")
-        return product + bias[:, :, :, None]
+class AFNO3D(SpectralMixer):
+    """AFNO in the place of a gate.
+
+    Identity case: where S leaves nothing, y is x exactly, and such a frequency has no gradient. But whether it leaves
+    anything depends on x: a site that is off for all scans that were looked at may be on for the next, so **it cannot
+    be retired**.
+
+    Args:
+        channels: number of channels C.
+        blocks: number of blocks; the largest divisor of C up to 8 if None.
+    """
+
+    def __init__(self, channels: int, blocks: int | None = None) -> None:
+        super().__init__()
+        self.blocks = blocks or max(count for count in range(1, 9) if channels % count == 0)
+        _add_parameters(self, channels, self.blocks)
+
+    def mix(self, x: Tensor) -> Tensor:
+        """Add what the small network makes of the spectrum."""
+        return x + _added(self, x, self.blocks, THRESHOLD)
+
+
+def _add_parameters(module: nn.Module, channels: int, blocks: int) -> None:
+    """Give a module `weight1`, `bias1`, `weight2` and `bias2`, each with real and imaginary part first."""
+    if blocks < 1 or channels % blocks:
+        raise ValueError(f"blocks={blocks} does not divide the {channels} channels: give a divisor")
+    width = channels // blocks
+    for layer in (1, 2):
+        weight, bias = torch.randn(2, blocks, width, width), torch.randn(2, blocks, width)
+        module.register_parameter(f"weight{layer}", nn.Parameter(INITIAL_DEVIATION * weight))
+        module.register_parameter(f"bias{layer}", nn.Parameter(INITIAL_DEVIATION * bias))
+
+
+def _added(module: nn.Module, x: Tensor, blocks: int, threshold: float) -> Tensor:
+    """Return what the small network with the parameters of a module makes of the spectrum of x."""
+    spectrum = half_spectrum(x)
+    parts = torch.stack([spectrum.real, spectrum.imag], dim=1)  # (N, 2, C, X, Y, Z // 2 + 1)
+    mixed = _layer(module, parts.reshape(len(x), 2, blocks, -1, parts[0, 0, 0].numel()), 1).relu()
+    mixed = F.softshrink(_layer(module, mixed, 2), threshold).reshape(parts.shape)
+    return from_half(torch.complex(mixed[:, 0].contiguous(), mixed[:, 1].contiguous()), x.shape[-3:])
+
+
+def _layer(module: nn.Module, parts: Tensor, number: int) -> Tensor:
+    """Return W v + b for complex v, (N, 2, blocks, width, frequencies), as one real product per block.
+
+    With real and imaginary parts below each other W is [[A, -B], [B, A]].
+    """
+    real, imaginary = getattr(module, f"weight{number}").to(parts.dtype)
+    matrix = torch.cat([torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)], dim=1)
+    samples, _, blocks, width, frequencies = parts.shape
+    stacked = parts.transpose(1, 2).reshape(samples, blocks, 2 * width, frequencies)
+    product = (matrix @ stacked).reshape(samples, blocks, 2, width, frequencies).transpose(1, 2)
+    bias: Tensor = getattr(module, f"bias{number}").to(parts.dtype)
+    return product + bias[:, :, :, None]

@@ -6,7 +6,6 @@ from fheat.nn.fheat import FHEAT, Mixer, mixer
 from fheat.nn.fused import fusable, run_fused
 from fheat.nn.layers import one_group
 from fheat.ops import kernels
-from fheat.ops.heat import FractionalHeat
 
 
 class FHEATBlock(nn.Module):
@@ -19,7 +18,7 @@ class FHEATBlock(nn.Module):
         self.mixer = mixer(kind, channels, ratio)
         self.mixer_norm = one_group(channels)
 
-    def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, gate: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the output of the block, and y = FHEAT(x), from which the attention map is computed."""
         y = self.fheat(x, gate)
         x = x + self.fheat_norm(y)
@@ -35,7 +34,7 @@ class LightBlock(nn.Module):
         self.first = FHEATBlock(channels, kind=kind, ratio=ratio)
         self.second = FHEATBlock(channels, kind=kind, ratio=ratio)
 
-    def forward(self, x: Tensor, gate: FractionalHeat) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, gate: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the output of the block, and the output y of its last FHEAT."""
         x = x + self.depthwise(x)
         x, _ = self.first(x, gate)
@@ -44,13 +43,13 @@ class LightBlock(nn.Module):
 
 
 class FHEATStage(nn.Module):
-    """`depth` light blocks that share one gate.
+    """`depth` light blocks that share one gate, or what stands in its place, see `fheat.nn.operators`.
 
     `forward` returns the features; `attend` also returns the attention map mean_c |y_c| of the last FHEAT, detached,
     (N, 1, X, Y, Z).
     """
 
-    def __init__(self, channels: int, depth: int, gate: FractionalHeat, *, kind: Mixer = "kan", ratio: int = 1) -> None:
+    def __init__(self, channels: int, depth: int, gate: nn.Module, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
         self.gate = gate
         self.plain = kind != "kan" or ratio != 1

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.nn.layers import one_group
-from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
 
 
@@ -28,7 +27,7 @@ class FHEAT(nn.Module):
         self.norm = one_group(channels)
         self.out = nn.Conv3d(channels, channels, 1)
 
-    def forward(self, x: Tensor, gate: FractionalHeat) -> Tensor:
+    def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
         """Mix `x` through the stage's gate."""
         value, pointwise = self.project(self.depthwise(x)).chunk(2, dim=1)
         mixed: Tensor = self.out(F.silu(pointwise) * self.norm(gate(value)))

@@ -11,6 +11,7 @@ from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels.launch import WIDEST
 from fheat.ops.rational import Rational
+from fheat.ops.spectral_mixer import SpectralMixer
 
 if TYPE_CHECKING:
     from fheat.nn.blocks import FHEATBlock
@@ -23,14 +24,14 @@ _PARTS = (
 """Submodules of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
 
-def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
+def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
     """Return whether kernels can run the light blocks of a stage: they read the weights and call no submodule.
 
-    They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, or if the stage is
-    too wide.
+    They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, if the stage is
+    too wide, or if what stands in the place of the gate is no gate or does something else in every call.
     """
     return (
-        gate.transform == "auto"
+        _fusable_gate(gate)
         and not _has_hooks(gate)
         and all(
             type(light.depthwise) is nn.Conv3d
@@ -43,7 +44,7 @@ def fusable(blocks: Iterable[Any], gate: FractionalHeat) -> bool:
     )
 
 
-def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[Tensor, Tensor]:
+def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor, Tensor]:
     """Return the features of a stage and the output of its last FHEAT, as `FHEATStage` computes them."""
     from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
     from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
@@ -52,7 +53,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
     with kernels.on_device(x):
         x = x.float().permute(0, 2, 3, 4, 1).contiguous()
         y = x
-        response = gate.response(tuple(x.shape[1:4]), x)
+        response = gate.response(tuple(x.shape[1:4]), x) if isinstance(gate, FractionalHeat) else None
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
         table = iter(weight_tables([layer.depthwise.weight for trio in layers for layer in trio]))
         for light, *_ in layers:
@@ -62,6 +63,12 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: FractionalHeat) -> tuple[T
                 x, moments, y = fheat_half(x, response, FHEATWeights(*values[:10]), next(table), eps)
                 x = mixer_half(x, moments, MixerWeights(*values[10:]), eps)
     return x.permute(0, 4, 1, 2, 3), y.permute(0, 4, 1, 2, 3)
+
+
+def _fusable_gate(gate: nn.Module) -> bool:
+    if isinstance(gate, FractionalHeat):
+        return gate.one_response and gate.transform == "auto"
+    return isinstance(gate, SpectralMixer) and gate.retired
 
 
 def _values(block: "FHEATBlock") -> list[Tensor]:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -54,6 +54,8 @@ class FractionalHeat(nn.Module):
 
     theta: nn.Parameter | None
     delta: nn.Parameter | None
+    stays_closed: ClassVar[bool] = True
+    """Whether training never opens the gate again once it is closed, so that its transform can be left out."""
 
     def __init__(
         self,
@@ -119,6 +121,11 @@ class FractionalHeat(nn.Module):
         """
         self.check_parameters()
         return self._always_closed or (self._strength.closes and self.strength.item() == 0.0)
+
+    @property
+    def one_response(self) -> bool:
+        """Whether one call of `response` serves all calls of the gate in a forward pass, as fused kernels assume."""
+        return True
 
     def retire(self) -> None:
         """Remove a closed gate from the graph for good: it drops its parameters, and `forward` returns its input."""
@@ -187,6 +194,10 @@ class FractionalHeat(nn.Module):
         self._check_size(grid)
         return None if self._always_closed or self.asleep else self._multiplier(grid, like)
 
+    def tau_slope(self, multiplier: Tensor) -> Tensor:
+        """Return -(dm / dtau) / r^alpha, given the multiplier m: for exp(-tau r^alpha) it is m itself."""
+        return multiplier
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply the gate to (N, C, *grid) or (C, *grid)."""
         self._check_input(x)
@@ -239,7 +250,11 @@ class FractionalHeat(nn.Module):
             log_strength, closed = self._strength.log(self.delta.to(dtype))
         exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)
         keep = mean_mode if closed is None else mean_mode | closed
-        return torch.where(keep, 1.0, torch.exp(-torch.exp(exponent))), closed
+        return torch.where(keep, 1.0, self._decay(exponent)), closed
+
+    def _decay(self, exponent: Tensor) -> Tensor:
+        """Return the multiplier exp(-tau r^alpha), given the logarithm of tau r^alpha."""
+        return torch.exp(-torch.exp(exponent))
 
     def _check_size(self, grid: tuple[int, ...]) -> None:
         if self.size is not None and grid != self.size:

@@ -8,6 +8,7 @@ from torch import Tensor
 from fheat.methods.base import Method, Optimiser
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops.gates import gates_of
+from fheat.ops.hard_concrete import penalty_of
 from fheat.ops.heat import FractionalHeat
 from fheat.system import processes
 from fheat.system.capture import capture, rehearse
@@ -155,7 +156,8 @@ class Step:
 
         A gate is asked twice: what the optimiser still remembers from before it closed has faded by the second time.
         """
-        closed = [gate for gate in self.gates.values() if not gate.asleep and not gate.retired and gate.closed]
+        awake = [gate for gate in self.gates.values() if gate.stays_closed and not gate.asleep and not gate.retired]
+        closed = [gate for gate in awake if gate.closed]
         twice = [gate for gate in closed if gate in self._closed_before]
         for gate in twice:
             gate.sleep()
@@ -169,7 +171,9 @@ class Step:
         half = self.precision != torch.float32
         with torch.autocast(self.iteration.device.type, self.precision, enabled=half, cache_enabled=False):
             losses = self.method.losses(self.model, batch)
-        losses[self.method.names[0]].backward()  # type: ignore[no-untyped-call]
+        penalty = penalty_of(self.model, self.method)
+        loss = losses[self.method.names[0]]
+        (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]
         self._complete_gradients()
         factor = self.schedule.factor(self.iteration)
         norm = self.optimiser.step(factor)

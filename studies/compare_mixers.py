@@ -1,0 +1,244 @@
+"""The operators at the sites of FHEAT-Seg side by side: accuracy, sites that are exactly off, and what that saves.
+
+    fheat sweep studies/mixers/hippocampus.toml --out OUT --parallel 6
+    python studies/compare_mixers.py OUT --store mixers-hippocampus-cuda
+
+For every run of the sweep: Dice on its validation scans; the sites that are off for any input, by their parameters, and
+those that left all scans unchanged, bit for bit; how far from the identity the others are; cost and time before and
+after the former are removed, which is exact. Then the sites whose input and output are more alike than a threshold are
+bypassed too, as SlimFormer-3D does after training, which is not exact: its price in Dice is measured.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import torch
+import tyro
+from recipe import by_case, means
+from record import ROOT, write_result
+from torch import nn
+
+from fheat.bench.timing import Candidate, Timer
+from fheat.experiments.planned import OUTCOME, SCORES, Outcome, read_outcome
+from fheat.experiments.scoring import Scoring, cases_to_score, score
+from fheat.gates.cost import COUNTER, cost
+from fheat.gates.retire import retire
+from fheat.gates.similarity import bypass_similar
+from fheat.metrics.table import Table
+from fheat.models.folder import load
+from fheat.networks.operators import Operator
+from fheat.ops import kernels
+from fheat.ops.gates import gates_of, operators_of
+from fheat.studies.mixing import similarity_on_scans
+from fheat.system.text import aligned
+from fheat.training.settings_sources import make_settings
+
+NONE = "none"
+"""Name of the network without operators."""
+ORDER = (*get_args(Operator), NONE)
+"""Operators in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of the sweep: its network as trained and with the sites removed that are exactly off."""
+
+    place: int
+    """Place of the operator in the table."""
+    operator: str
+    """Name of the operator, with the weight of the penalty where one was given."""
+    seed: int
+    outcome: Outcome
+    folder: Path
+    trained: nn.Module
+    retired: nn.Module
+
+    @property
+    def name(self) -> str:
+        """Name for tables."""
+        return f"{self.operator}, seed {self.seed}"
+
+
+def main(
+    out: Annotated[Path, tyro.conf.Positional],
+    /,
+    thresholds: tuple[float, ...] = (0.999, 0.99, 0.95),
+    device: str | None = None,
+    scans: int | None = None,
+    rounds: int = 20,
+    store: str | None = None,
+) -> None:
+    """Print and store the table of operators.
+
+    Args:
+        out: folder of the sweep; relative paths to its data start where the sweep was started.
+        thresholds: cosines from which on sites are bypassed after training.
+        device: cpu or cuda; a GPU where there is one.
+        scans: number of validation scans that similarities are measured on; all if none.
+        rounds: number of turns of each network when times are measured.
+        store: name of the stored result.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    runs = sorted(map(opened, out.glob(f"*/{OUTCOME}")), key=lambda run: (run.place, run.operator, run.seed))
+    if not runs:
+        raise SystemExit(f"{out}: has no finished run; do the sweep first")
+    times = milliseconds(runs, device, rounds)
+    rows: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        row = measured(run, thresholds, device, scans) | {"milliseconds": times[run.name]}
+        rows.setdefault(run.operator, {})[str(run.seed)] = row
+        print(f"measured {run.name}", flush=True)
+    print(table(rows))
+    if store is not None:
+        keep(store, runs, rows, device, thresholds)
+
+
+def opened(path: Path) -> Run:
+    """Return the run of an outcome."""
+    outcome = read_outcome(path)
+    network = outcome.settings["network"]
+    operator = NONE if network.get("gates") == "closed" else network.get("operator", "heat")
+    part = outcome.scoring["network"] if outcome.best is not None else "final"
+    trained = load(path.parent / part)
+    weight = network.get("l0_weight")
+    label = operator if weight is None else f"{operator} {weight:g}"
+    seed = outcome.settings["schedule"]["seed"]
+    return Run(ORDER.index(operator), label, seed, outcome, path.parent, trained, retire(trained))
+
+
+def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | None) -> dict[str, Any]:
+    """Return what one run reached, what its sites do on scans, and what bypassing the similar ones costs."""
+    settings, scoring = make_settings(run.outcome.settings, run.folder), Scoring(**run.outcome.scoring)
+    cases = cases_to_score(settings.data, scoring.split)[:scans]
+    similar = similarity_on_scans(run.retired, cases, device=device)
+    off = [site for site, gate in gates_of(run.trained).items() if gate.closed]
+    before, after = cost(run.trained), cost(run.retired)
+    dice, distance = means(by_case(Table.read(run.folder / SCORES)))
+    posthoc = {}
+    for threshold in thresholds:
+        network, sites = bypass_similar(run.retired, similar, threshold)
+        rescored = means(by_case(score(network, settings, scoring, device=device))) if sites else (dice, distance)
+        posthoc[str(threshold)] = {
+            "bypassed": sites,
+            "dice": round(rescored[0], 5),
+            "hd95": rounded(rescored[1]),
+            "macs": cost(network).macs,
+        }
+    return {
+        "dice": round(dice, 5),
+        "hd95": rounded(distance),
+        "best_at": run.outcome.best_at,
+        "per_second": run.outcome.per_second,
+        "sites": len(operators_of(run.trained)),
+        "exactly_off": off,
+        "unchanged_on_scans": [site for site, one in similar.items() if one.unchanged],
+        "distance": {site: one.distance for site, one in similar.items() if site not in off},
+        "cosine": {site: one.cosine for site, one in similar.items() if site not in off},
+        "parameters": after.parameters,
+        "macs": {"all sites": before.rest + full_macs(run.trained), "bypassed": after.macs},
+        "similar": posthoc,
+    }
+
+
+def rounded(distance: float) -> float | None:
+    """Return a distance for the record, or None where every mask was empty."""
+    return None if math.isnan(distance) else round(distance, 4)
+
+
+def milliseconds(runs: Sequence[Run], device: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the times of one window, float32: as trained and bypassed by plain PyTorch, and bypassed as it runs.
+
+    All candidates take turns. On a GPU each is a captured graph, and the last has the fused kernels where they apply.
+    """
+    timer = Timer(device=device, rounds=rounds)
+    candidates: dict[str, Candidate] = {}
+    for run in runs:
+        x = torch.randn(run.trained.spec.example_shape, device=device)  # type: ignore[operator, union-attr]
+        trained, retired = (network.to(device).eval() for network in (run.trained, run.retired))
+        candidates[f"{run.name}/plain, trained"] = plain(timer.forward(trained, x))
+        candidates[f"{run.name}/plain, bypassed"] = plain(timer.forward(retired, x))
+        candidates[f"{run.name}/as it runs, bypassed"] = timer.forward(retired, x)
+    times: dict[str, dict[str, float]] = {}
+    for name, value in timer.times(candidates).items():
+        run_name, _, way = name.partition("/")
+        times.setdefault(run_name, {})[way] = round(value, 4)
+    for note in timer.notes:
+        print(note)
+    return times
+
+
+def full_macs(network: nn.Module) -> int:
+    """Return the multiply-adds of all operators of a network in the state in which it was built, before training."""
+    return cost(network.spec.build()).transform  # type: ignore[operator, union-attr]
+
+
+def plain(candidate: Candidate) -> Candidate:
+    """Return the candidate without fused kernels."""
+
+    def run() -> object:
+        with kernels.use("never"):
+            return candidate()
+
+    return run
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Return a line for every operator: mean and SD over seeds, and for counts the values of the seeds."""
+    head = ["operator", "Dice", "SD", "exactly off", "unchanged", "distance", "M MACs", "bypassed", "ms", "bypassed"]
+    posthoc = list(next(iter(next(iter(rows.values())).values()))["similar"])
+    head += [word for threshold in posthoc for word in (f"cos >= {threshold}", "Dice")]
+    lines = [head]
+    for operator, seeds in rows.items():
+        runs = list(seeds.values())
+        dice = [100 * run["dice"] for run in runs]
+        distances = [value for run in runs for value in run["distance"].values()]
+        cells = [operator, f"{statistics.fmean(dice):.2f}", f"{statistics.stdev(dice):.2f}" if len(dice) > 1 else "-"]
+        cells += ["/".join(str(len(run[name])) for run in runs) for name in ("exactly_off", "unchanged_on_scans")]
+        cells.append(f"{statistics.median(distances):.3f}" if distances else "-")
+        cells += [
+            f"{statistics.fmean(run['macs'][way] for run in runs) / 1e6:.2f}" for way in ("all sites", "bypassed")
+        ]
+        ways = ("plain, trained", "plain, bypassed")
+        cells += [f"{statistics.fmean(run['milliseconds'][way] for run in runs):.3f}" for way in ways]
+        for threshold in posthoc:
+            cells.append("/".join(str(len(run["similar"][threshold]["bypassed"])) for run in runs))
+            cells.append(f"{100 * statistics.fmean(run['similar'][threshold]['dice'] for run in runs):.2f}")
+        lines.append(cells)
+    return str(aligned(lines))
+
+
+def keep(
+    name: str, runs: Sequence[Run], rows: dict[str, dict[str, Any]], device: str, thresholds: Sequence[float]
+) -> None:
+    """Store the rows under a name."""
+    settings = runs[0].outcome.settings
+    schedule = {key: value for key, value in settings["schedule"].items() if key != "seed"}
+    write_result(
+        name,
+        title="Operators at the sites of FHEAT-Seg after the same training: Dice, sites off, cost and time",
+        command="fheat sweep studies/mixers/hippocampus.toml --out OUT, then python studies/compare_mixers.py OUT "
+        f"--store {name}",
+        seed=sorted({run.seed for run in runs}),
+        device=device,
+        note="exactly_off: sites that are the identity for any input, by their parameters; unchanged_on_scans: sites "
+        "whose output was their input on every window of the validation scans, bit for bit; distance: |output - input| "
+        "/ |input| and cosine: their mean cosine there, of the sites that are not exactly off; milliseconds of one "
+        "window in float32, batch 1; similar: what bypassing the sites above a cosine leaves. hd95 in "
+        + ("voxels." if runs[0].outcome.scoring["voxels"] else "millimetres."),
+        settings={
+            "schedule": schedule,
+            "patch_size": settings["data"]["patch_size"],
+            "counter": COUNTER,
+            "thresholds": list(thresholds),
+        },
+        results=rows,
+        out=ROOT / "benchmarks" / "results" / f"{name}.json",
+    )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
