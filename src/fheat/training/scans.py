@@ -4,16 +4,16 @@ import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.appearance import Appearance, Looks
-from fheat.data.case import Case, Dataset, Spacing
+from fheat.data.case import Case, Dataset
 from fheat.data.classes import Classes
 from fheat.data.folds import Fold, with_fold
+from fheat.data.grid import SMALLEST_SHARE_OF_SCAN, common_grid, fitting_patch, outline, share_inside
 from fheat.data.intensity import Moments
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
@@ -29,8 +29,6 @@ from fheat.training.settings import DataSettings
 Role = Literal["labelled", "unlabelled", "validation"]
 MOST_READERS = 8
 """Largest number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
-SMALLEST_SHARE_OF_SCAN = 0.5
-"""Smallest share of a crop that must come from the scan; the rest may be padding."""
 
 
 class ValidationScan(NamedTuple):
@@ -107,8 +105,8 @@ def load_scans(
         return _read(*roles[index], as_stored, classes, patch, allow)
 
     def brought_to_the_grid(index: int) -> _Ready:
-        outline = reorient(ready[index].outline, str(common.orientation))
-        if common.orientation == orientation and common.steps(outline.spacing) == NOT_RESAMPLED:
+        turned = reorient(ready[index].outline, str(common.orientation))
+        if common.orientation == orientation and common.steps(turned.spacing) == NOT_RESAMPLED:
             return ready[index]
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
@@ -116,7 +114,7 @@ def load_scans(
         for scan in readers.map(read, range(1, len(roles))):
             ready.append(scan)
             progress(len(ready), len(roles))
-        common = _common_grid([scan.outline for scan in ready], wanted)
+        common = common_grid([scan.outline for scan in ready], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
     channels = _common_channels(dataset, ready)
     training = [scan for scan in ready if scan.volume is not None]
@@ -202,7 +200,7 @@ def _read(
     held_out = ValidationScan(case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,
-        outline=Volume(np.broadcast_to(np.uint8(0), image.data.shape), image.affine),
+        outline=outline(image),
         shape=data.shape[:3],
         channels=scan.channels,
         moments=scan.moments,
@@ -220,23 +218,13 @@ def _common_channels(dataset: Dataset, scans: Sequence[_Ready]) -> int:
     return channels.pop()
 
 
-def _common_grid(outlines: Sequence[Volume], wanted: Preprocessing) -> Preprocessing:
-    """Return the preprocessing that brings all scans to one grid: what is wanted, else their own where they agree."""
-    orientations = {outline.orientation for outline in outlines}
-    orientation = wanted.orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
-    spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
-    x, y, z = (float(step) for step in np.median(spacings, axis=0))
-    spacing: Spacing = wanted.spacing or (x, y, z)
-    return wanted.model_copy(update={"orientation": orientation, "spacing": spacing})
-
-
 def _check_sizes(scans: Sequence[_Ready], patch: Size) -> None:
     """Raise `BadInput` where crops of a scan would be padding for the most part."""
     for scan in scans:
-        inside = prod(min(length, size) / size for length, size in zip(scan.shape, patch, strict=True))
+        inside = share_inside(scan.shape, patch)
         if inside < SMALLEST_SHARE_OF_SCAN:
             shape, crop = (" x ".join(map(str, sizes)) for sizes in (scan.shape, patch))
-            fitting = (min(size, max(length // 16 * 16, 16)) for length, size in zip(scan.shape, patch, strict=True))
+            fitting = fitting_patch([other.shape for other in scans], patch)
             raise BadInput(
                 scan.case.images[0],
                 f"has {shape} voxels on the grid of the run, so {1 - inside:.0%} of a crop of {crop} would be padding",
