@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fheat.cli.main import UsageError, command
 from fheat.cli.options import named_values, parse
+from fheat.data.classes import LARGEST_VALUE
 from fheat.data.importing.datalist import (
-    LARGEST_VALUE,
     Values,
     check_writable,
     datalist,

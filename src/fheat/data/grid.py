@@ -54,10 +54,14 @@ def share_inside(size: Sequence[int], patch: Size) -> float:
 def fitting_patch(sizes: Sequence[Sequence[int]], patch: Size) -> Size:
     """Return the crop itself if it fits into all scans well enough, else one with sides of multiples of 16 that does.
 
-    A side is no longer than before and at least 16 voxels long, even if a scan is thinner.
+    A side is no longer than before. It has at least 32 voxels, which the networks of this package need, or 16 where a
+    scan is too thin for that; one that is too thin for 16 has no fitting crop.
     """
     if all(share_inside(size, patch) >= SMALLEST_SHARE_OF_SCAN for size in sizes):
         return patch
     shortest = np.min(np.array(sizes), axis=0).tolist()
-    x, y, z = (min(side, max(length // _UNIT * _UNIT, _UNIT)) for length, side in zip(shortest, patch, strict=True))
+    for least in (2 * _UNIT, _UNIT):
+        x, y, z = (min(side, max(length // _UNIT * _UNIT, least)) for length, side in zip(shortest, patch, strict=True))
+        if all(share_inside(size, (x, y, z)) >= SMALLEST_SHARE_OF_SCAN for size in sizes):
+            break
     return x, y, z

@@ -1,5 +1,6 @@
 """The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
+import hashlib
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 from fheat.data.appearance import Appearance, Looks
 from fheat.data.case import Case, Dataset
 from fheat.data.classes import Classes
+from fheat.data.fingerprint import Fingerprint, foreground
 from fheat.data.folds import Fold, with_fold
 from fheat.data.grid import SMALLEST_SHARE_OF_SCAN, common_grid, fitting_patch, outline, share_inside
 from fheat.data.intensity import Moments
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
-from fheat.data.plausible import Allowance, check_plausible
-from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
+from fheat.data.plausible import Allowance, check_not_constant, check_plausible
+from fheat.data.preprocessing import NOT_RESAMPLED, PreparedScan, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
 from fheat.io.volume import Volume
@@ -27,6 +29,8 @@ from fheat.system.progress import Progress, silent
 from fheat.training.settings import DataSettings
 
 Role = Literal["labelled", "unlabelled", "validation"]
+COMPARED_VOXELS = 2**14
+"""Number of voxels of a scan, evenly spaced, by which copies are recognised."""
 MOST_READERS = 8
 """Largest number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
 
@@ -44,7 +48,8 @@ class Scans:
     """The scans of one run. Those to train on are packed one by one as they are read.
 
     The first `labelled` of `volumes` are trained with their labels, the rest without. `preprocessing` is what brought
-    them here, and what a model trained on them expects. `appearance` is what those to train on look like.
+    them here, and what a model trained on them expects. `appearance` is what those to train on look like as network
+    input, `fingerprint` what they look like as stored.
     """
 
     volumes: list[Packed]
@@ -54,6 +59,7 @@ class Scans:
     channels: int
     preprocessing: Preprocessing
     appearance: Appearance
+    fingerprint: Fingerprint
 
     @property
     def unlabelled(self) -> int:
@@ -117,6 +123,7 @@ def load_scans(
         common = common_grid([scan.outline for scan in ready], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
     channels = _common_channels(dataset, ready)
+    _check_copies(ready)
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
     return Scans(
@@ -127,6 +134,12 @@ def load_scans(
         channels=channels,
         preprocessing=common,
         appearance=Appearance.of(scan.looks for scan in training),
+        fingerprint=Fingerprint.of(
+            [scan.outline for scan in training],
+            [scan.foreground for scan in training if scan.foreground is not None],
+            min(scan.lowest for scan in training),
+            grid=common,
+        ),
     )
 
 
@@ -141,6 +154,11 @@ class _Ready:
     channels: int
     moments: tuple[Moments, ...]
     looks: Looks
+    content: bytes
+    """Hash of its shape and of evenly spaced voxels; a scan and its copy have the same."""
+    foreground: NDArray[np.float32] | None
+    """Intensities inside the label of a scan that is trained with it, (C, voxels)."""
+    lowest: float
     volume: Packed | None
     held_out: ValidationScan | None
 
@@ -177,6 +195,11 @@ def _check_declared(dataset: Dataset, training: Sequence[Case], validation: Sequ
             raise BadInput(case.images[0], "is held out for validation and has no label", "hold out another")
     if not training:
         raise BadInput(dataset.root, "has no training scans", "see fheat data check")
+    listed: dict[str, Case] = {}
+    for case in (*training, *validation):
+        if (other := listed.setdefault(case.id, case)) is not case:
+            where = f"in {other.split} and {case.split}" if other.split != case.split else f"twice in {case.split}"
+            raise BadInput(case.images[0], f"is the case {case.id}, which is listed {where}", "keep one of them")
 
 
 def _read(
@@ -193,7 +216,10 @@ def _read(
     label = None if role == "unlabelled" else read_label(case, image)
     if label is not None and case.label is not None:
         classes.check(case.label, label.data)
+    elif role != "unlabelled":
+        raise BadInput(case.images[0], "has no label and is not declared unlabelled", "add its label, or remove it")
     scan = preprocessing.scan(image, moments)
+    check_not_constant(case.images[0], scan)
     if "implausible-spacing" not in allow:
         check_plausible(case.images[0], scan)
     data, mask = scan.whole(), None if label is None else scan.label(label)
@@ -205,6 +231,9 @@ def _read(
         channels=scan.channels,
         moments=scan.moments,
         looks=Looks.of(scan),
+        content=_content(scan),
+        foreground=None if label is None or role != "labelled" else foreground(image, label.data),
+        lowest=float(image.data.min()),
         volume=None if held_out is not None else pack(data, mask, patch),
         held_out=held_out,
     )
@@ -216,6 +245,21 @@ def _common_channels(dataset: Dataset, scans: Sequence[_Ready]) -> int:
     if len(channels) > 1:
         raise BadInput(dataset.root, f"has scans with {sorted(channels)} channels", "see fheat data check")
     return channels.pop()
+
+
+def _content(scan: PreparedScan) -> bytes:
+    digest = hashlib.sha256(str(scan.source_shape).encode())
+    digest.update(np.ascontiguousarray(scan.sample(COMPARED_VOXELS)).data)
+    return digest.digest()
+
+
+def _check_copies(scans: Sequence[_Ready]) -> None:
+    """Raise `BadInput` where a validation scan is a copy of one to train on: its score would mean nothing."""
+    training = {scan.content: scan.case for scan in scans if scan.volume is not None}
+    for scan in scans:
+        if scan.held_out is not None and (same := training.get(scan.content)) is not None:
+            reason = f"is held out for validation and has the voxels of {same.id}, which is trained on"
+            raise BadInput(scan.case.images[0], reason, "remove one of them")
 
 
 def _check_sizes(scans: Sequence[_Ready], patch: Size) -> None:

@@ -23,8 +23,6 @@ from fheat.system.progress import Progress, silent
 
 MOST_READ: Final = 40
 """Largest number of labels that are read for their values; they are spread over all labels."""
-LARGEST_VALUE: Final = 255
-"""Largest label value that can be stored."""
 _AS_THEY_ARE: Final = ("nnU-Net raw", "MSD")
 """Layouts that state their cases, from which a datalist is made without guessing."""
 
