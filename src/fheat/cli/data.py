@@ -1,4 +1,4 @@
-"""`fheat data VERB`: import, check, prepare and make datasets. Only the file of the verb is imported, which keeps help fast."""
+"""`fheat data VERB`: import, check and make datasets. Only the file of the verb is imported, which keeps help fast."""
 
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`fheat data import FOLDER`: from a folder of scans and labels to a datalist, after a look at what belongs together."""
+"""`fheat data import FOLDER`: from a folder of scans and labels to a datalist, after a look at what fits together."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ class Import:
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Folder with the scans, in any order; docs/data.md lists the names that are understood."""
     out: Path | None = None
-    """Datalist to write; FOLDER/datalist.json unless given. Its paths are relative if FOLDER lies beside or below it."""
+    """Datalist to write, FOLDER/datalist.json unless given. Paths are relative if all files lie below its folder."""
     images: str | None = None
     """Pattern of the scans, such as "*/lgemri.nrrd"; * is any text without a slash, ** any text."""
     labels: str | None = None

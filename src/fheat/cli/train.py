@@ -109,8 +109,7 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             with progress_bar("reading", quiet=group.rank > 0) as show:
                 prepared = prepare(settings, device=options.device, progress=show)
             if group.rank == 0:
-                plan = plan_run(prepared)
-                print(json.dumps(plan.to_json(), indent=1) if options.json else plan.text())
+                _print_plan(plan_run(prepared), as_json=options.json)
             return
         screen = _Screen(settings)
         folder = closing.enter_context(RunFolder(options.out))
@@ -124,7 +123,7 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             print(f"fheat: note: {start.note()}", file=sys.stderr)
         plan = plan_run(trainer.prepared) if group.rank == 0 and not options.resume else None
         if plan is not None and not options.json:
-            print(plan.text(), flush=True)
+            _print_plan(plan)
         for number in received:
             trainer.stop(number)
         try:
@@ -138,6 +137,10 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             raise SystemExit(exit_code(stopped.reason)) from None
     if group.rank == 0:
         _report(options, finished, plan)
+
+
+def _print_plan(plan: RunPlan, *, as_json: bool = False) -> None:
+    print(json.dumps(plan.to_json(), indent=1) if as_json else plan.text(), flush=True)
 
 
 def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:

@@ -82,7 +82,9 @@ def _renumbered(case: Case, label: Volume | None) -> Volume | None:
         numbered[here], known = value, known | here
     if not known.all():
         other, listed = int(data[~known].flat[0]), ", ".join(str(stored) for stored, _ in case.values)
-        raise BadInput(str(case.label), f"holds the label {other}; the datalist has {listed}", "correct it or import again")
+        raise BadInput(
+            str(case.label), f"holds the label {other}; the datalist has {listed}", "correct it or import again"
+        )
     return Volume(numbered, label.affine)
 
 

@@ -1,9 +1,10 @@
 """The process in which files from outside are parsed, so that a malicious file can break this process only.
 
 `fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "folder", "limit",
-"seconds"}`, where `folder` is the one that a relative path starts from; a DICOM SEG has `"series"` too. The answer is one line of JSON and then the
-bytes of the arrays. The line is `{"error": [path, reason, remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...],
-"affine"}` with the order "C" or "F" of the bytes; both have `"warnings": [[class, text], ...]`.
+"seconds"}`, where `folder` is the one that a relative path starts from, and for a DICOM SEG `"series"`, the folder that
+it was drawn on. The answer is one line of JSON and then the bytes of the arrays. The line is `{"error": [path, reason,
+remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...], "affine"}` with the order "C" or "F" of the bytes; both
+have `"warnings": [[class, text], ...]`.
 
 The process has bounded memory and time. Formats whose parsers are large libraries in C, HDF5 and the compressed pixels
 of DICOM, are read in a fork of it where the system can fork, so that such a file cannot affect the next one. The

@@ -89,7 +89,7 @@ def read_headers(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple["Datas
 
 
 def read_grid(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
-    """Return the series as `read_dicom` does, with zeros for its voxels, which are not unpacked, or raise `BadInput`."""
+    """Return the series as `read_dicom` does, but with zeros for voxels, none of which are unpacked."""
     slices, affine = _sorted_slices(Path(folder), limit)
     rows, columns = slices[0].size
     voxels = np.broadcast_to(np.int16(0), (columns, rows, len(slices)))

@@ -13,11 +13,12 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 from math import prod
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fheat.methods.base import Method
 from fheat.methods.registry import method_class
 from fheat.ops import kernels
 from fheat.system.settings import Section
@@ -92,7 +93,7 @@ def activation_bytes(model: nn.Module, channels: int, patch: tuple[int, int, int
     return sum(storage.nbytes() for storage in kept.values()) // 2 * prod(patch) // prod(small)
 
 
-def step_bytes(model: nn.Module, method: Any, activations: int, batch: int, *, half: bool) -> int:
+def step_bytes(model: nn.Module, method: Method, activations: int, batch: int, *, half: bool) -> int:
     """Return about how many bytes an iteration takes beside the scans.
 
     Weights are there with their gradients and two moments, and a method may hold a second network. The activations of

@@ -82,8 +82,8 @@ class RunPlan:
             return []
         low, high = (f"{bound:g}" for bound in window)
         return [
-            f"the scans look like CT, and {kind} is chosen: --intensity window --window {low} {high} would take the 0.5 "
-            "and 99.5 percentiles inside the labels"
+            f"the scans look like CT, and {kind} is chosen: --intensity window --window {low} {high} would take "
+            "the 0.5 and 99.5 percentiles inside the labels"
         ]
 
     def text(self) -> str:
@@ -102,7 +102,7 @@ class RunPlan:
             ("intensities", self._intensities()),
             ("network", f"{settings.network.name}, {counted(self.parameters, 'parameter')}; {settings.method.name}"),
             ("batch", " and ".join(f"{count} {kind}" for kind, count in self.crops.items() if count) + " crops"),
-            ("length", f"{settings.schedule.iterations:,} iterations, learning rate {settings.optimiser.learning_rate:g}"),
+            ("length", f"{settings.schedule.iterations:,} iterations, rate {settings.optimiser.learning_rate:g}"),
             ("validation", self._validation()),
             ("memory", self._memory()),
             ("time", self._time()),

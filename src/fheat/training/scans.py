@@ -122,24 +122,17 @@ def load_scans(
             progress(len(ready), len(roles))
         common = common_grid([scan.outline for scan in ready], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
-    channels = _common_channels(dataset, ready)
-    _check_copies(ready)
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
     return Scans(
         volumes=[scan.volume for scan in training if scan.volume is not None],
         labelled=sum(role == "labelled" for _, role in roles),
-        validation=[scan.held_out for scan in ready if scan.held_out is not None],
+        validation=_held_out(ready),
         names=[scan.case.id for scan in training],
-        channels=channels,
+        channels=_common_channels(dataset, ready),
         preprocessing=common,
         appearance=Appearance.of(scan.looks for scan in training),
-        fingerprint=Fingerprint.of(
-            [scan.outline for scan in training],
-            [scan.foreground for scan in training if scan.foreground is not None],
-            min(scan.lowest for scan in training),
-            grid=common,
-        ),
+        fingerprint=_fingerprint(training, common),
     )
 
 
@@ -247,19 +240,25 @@ def _common_channels(dataset: Dataset, scans: Sequence[_Ready]) -> int:
     return channels.pop()
 
 
+def _fingerprint(training: Sequence[_Ready], grid: Preprocessing) -> Fingerprint:
+    inside = [scan.foreground for scan in training if scan.foreground is not None]
+    return Fingerprint.of([scan.outline for scan in training], inside, min(scan.lowest for scan in training), grid=grid)
+
+
 def _content(scan: PreparedScan) -> bytes:
     digest = hashlib.sha256(str(scan.source_shape).encode())
     digest.update(np.ascontiguousarray(scan.sample(COMPARED_VOXELS)).data)
     return digest.digest()
 
 
-def _check_copies(scans: Sequence[_Ready]) -> None:
-    """Raise `BadInput` where a validation scan is a copy of one to train on: its score would mean nothing."""
+def _held_out(scans: Sequence[_Ready]) -> list[ValidationScan]:
+    """Return the validation scans, or raise `BadInput` where one is a copy of a scan to train on."""
     training = {scan.content: scan.case for scan in scans if scan.volume is not None}
     for scan in scans:
         if scan.held_out is not None and (same := training.get(scan.content)) is not None:
             reason = f"is held out for validation and has the voxels of {same.id}, which is trained on"
             raise BadInput(scan.case.images[0], reason, "remove one of them")
+    return [scan.held_out for scan in scans if scan.held_out is not None]
 
 
 def _check_sizes(scans: Sequence[_Ready], patch: Size) -> None:

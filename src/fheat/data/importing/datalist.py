@@ -12,8 +12,9 @@ import numpy as np
 
 from fheat.data.case import Case
 from fheat.data.grid import outline
+from fheat.data.importing.files import LeftOut
 from fheat.data.importing.names import patient_of
-from fheat.data.importing.pairs import Guess, LeftOut, Pair
+from fheat.data.importing.pairs import Guess, Pair
 from fheat.data.layouts import LAYOUTS
 from fheat.data.read import integers, read_stored_label
 from fheat.io.volume import Volume

@@ -1,8 +1,8 @@
 """What the path of a scan says by its words: scan or label, which case, which channel, which split.
 
-    masks/pat007_LGE_seg.nii.gz      a label of the case pat007_LGE
-    HGG/BraTS19_1/BraTS19_1_t1ce.nii.gz     the channel t1ce of the case BraTS19_1 in the folder HGG/BraTS19_1
-    imagesTs/liver_3_0001.nii.gz     the second channel of the test case liver_3
+masks/pat007_LGE_seg.nii.gz      a label of the case pat007_LGE
+HGG/BraTS19_1/BraTS19_1_t1ce.nii.gz     the channel t1ce of the case BraTS19_1 in the folder HGG/BraTS19_1
+imagesTs/liver_3_0001.nii.gz     the second channel of the test case liver_3
 """
 
 import re
@@ -12,14 +12,17 @@ from typing import Final
 
 from fheat.data.layouts.common import stem
 
-LABEL_WORDS: Final = frozenset(
-    "seg segs segmentation segmentations mask masks label labels gt gts groundtruth truth annotation annotations annot "
-    "manual dseg roi rois".split()
-)
-IMAGE_WORDS: Final = frozenset("image images img imgs scan scans volume volumes vol vols orig raw".split())
-MODALITIES: Final = frozenset(
-    "t1 t1w t1n t1c t1ce t1gd t1post t2 t2w t2f flair pd pdw dwi adc swi dce pet ct cta mr mri lge cine".split()
-)
+LABEL_WORDS: Final = frozenset((
+    "seg", "segs", "segmentation", "segmentations", "mask", "masks", "label", "labels", "gt", "gts", "groundtruth",
+    "truth", "annotation", "annotations", "annot", "manual", "dseg", "roi", "rois",
+))  # fmt: skip
+IMAGE_WORDS: Final = frozenset((
+    "image", "images", "img", "imgs", "scan", "scans", "volume", "volumes", "vol", "vols", "orig", "raw",
+))  # fmt: skip
+MODALITIES: Final = frozenset((
+    "t1", "t1w", "t1n", "t1c", "t1ce", "t1gd", "t1post", "t2", "t2w", "t2f", "flair", "pd", "pdw", "dwi", "adc", "swi",
+    "dce", "pet", "ct", "cta", "mr", "mri", "lge", "cine",
+))  # fmt: skip
 _SPLITS: Final = {
     **dict.fromkeys(("tr", "train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),

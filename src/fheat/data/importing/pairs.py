@@ -1,29 +1,15 @@
-"""Which scans of a folder belong together with which labels: files that are listed, and cases made of them."""
+"""Which scans of a folder belong together with which labels, by the signs that their names give."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Final
+from pathlib import Path
 
-from fheat.data.importing.dicom_tree import FEWEST_SLICES, DicomFolder, look_into
-from fheat.data.importing.names import MODALITIES, Named, letters_of, named, number_of, pattern_key
+from fheat.data.importing.dicom_tree import DicomFolder
+from fheat.data.importing.files import Files, LeftOut, list_files
+from fheat.data.importing.names import MODALITIES, Named, letters_of, number_of
 from fheat.data.layouts.common import stem
 from fheat.system.errors import BadInput
-
-ENDINGS: Final = (".nii.gz", ".nii", ".nrrd")
-"""Endings of scans and labels; h5 files have layouts of their own."""
-MOST_FILES: Final = 200_000
-"""Largest number of files of a folder that is imported."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A file or a folder that is not used, and why."""
-
-    path: Path
-    reason: str
 
 
 @dataclass
@@ -61,21 +47,6 @@ class Guess:
         return [pair for pair in self.pairs if pair.unsure]
 
 
-@dataclass
-class _Files:
-    """The files of a folder with what their paths say, and the facts of its DICOM folders."""
-
-    images: list[Named] = field(default_factory=list)
-    labels: list[Named] = field(default_factory=list)
-    series: dict[Path, DicomFolder] = field(default_factory=dict)
-    drawn_on: dict[Path, str] = field(default_factory=dict)
-    """SeriesInstanceUID of the series of each DICOM SEG."""
-    segments: dict[int, str] = field(default_factory=dict)
-    """Names of the segments of DICOM SEGs by number."""
-    doubts: dict[Path, str] = field(default_factory=dict)
-    left_out: list[LeftOut] = field(default_factory=list)
-
-
 def guess(folder: Path, *, images: str | None = None, labels: str | None = None) -> Guess:
     """Return the pairs that the names in a folder suggest, or raise `BadInput` where there is no scan.
 
@@ -84,9 +55,11 @@ def guess(folder: Path, *, images: str | None = None, labels: str | None = None)
         images: pattern of the scans, see `fheat.data.importing.names.pattern_key`; what does not fit is no scan.
         labels: pattern of the labels. Where both patterns have stars, what the stars stand for names the case.
     """
-    files = _listed(folder, images, labels)
+    files = list_files(folder, images, labels)
     if not files.images:
-        raise BadInput(folder, "holds no scan that could be told by its name", "give --images PATTERN, see docs/data.md")
+        raise BadInput(
+            folder, "holds no scan that could be told by its name", "give --images PATTERN, see docs/data.md"
+        )
     cases = _cases(files)
     pairs = [_pair(folder, case, files) for case in cases]
     _give_labels(pairs, cases, files)
@@ -96,64 +69,12 @@ def guess(folder: Path, *, images: str | None = None, labels: str | None = None)
     return Guess(sorted(kept, key=lambda pair: pair.case), files.left_out, files.segments, channels)
 
 
-def _listed(folder: Path, images: str | None, labels: str | None) -> _Files:
-    files, count = _Files(), 0
-    by_stars = bool(images and labels and "*" in images and "*" in labels)
-
-    def add(path: Path, *, is_label: bool | None = None) -> None:
-        relative = PurePosixPath(path.relative_to(folder).as_posix())
-        keys = [None if pattern is None else pattern_key(pattern, relative) for pattern in (images, labels)]
-        if is_label is None and keys[1] is not None:
-            is_label = True
-        if is_label is None and (images is not None or labels is not None):
-            is_label = False if keys[0] is not None else None
-        said = named(path, relative, is_label=is_label, key=keys[bool(is_label)] if by_stars else None)
-        if (images if not said.is_label else labels) is None or keys[said.is_label] is not None:
-            (files.labels if said.is_label else files.images).append(said)
-
-    for place, below, names in os.walk(folder):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        visible = sorted(name for name in names if not name.startswith("."))
-        count += len(visible)
-        if count > MOST_FILES:
-            raise BadInput(folder, f"holds over {MOST_FILES:,} files", "import a folder below it")
-        for name in visible:
-            if name.endswith(ENDINGS):
-                add(Path(place) / name)
-        _add_dicom(Path(place), visible, files, add)
-    return files
-
-
-def _add_dicom(place: Path, names: list[str], files: _Files, add: Callable[..., None]) -> None:
-    """Add the series of a folder as a scan, and its segmentations as labels."""
-    try:
-        seen = look_into(place, names)
-    except BadInput as error:
-        files.left_out.append(LeftOut(error.path, error.reason))
-        return
-    if seen is None:
-        return
-    for seg in seen.segmentations:
-        add(seg.path, is_label=True)
-        files.drawn_on[seg.path] = seg.series
-        for number, name in seg.names.items():
-            if files.segments.setdefault(number, name) != name:
-                files.doubts[seg.path] = f"segment {number} is {name}, elsewhere {files.segments[number]}:"
-    if seen.series and seen.slices >= FEWEST_SLICES:
-        files.series[place] = seen
-        add(place, is_label=False)
-    elif seen.series:
-        files.left_out.append(LeftOut(place, f"is a series of {seen.slices} slices, perhaps a localiser"))
-    elif not seen.segmentations:
-        files.left_out.append(LeftOut(place, f"holds DICOM of the kind {seen.modality}, no image"))
-
-
-def _cases(files: _Files) -> list[list[Named]]:
+def _cases(files: Files) -> list[list[Named]]:
     """Return the scans grouped by case: several channels are one case, unless each of them has a label of its own."""
     labelled = {(label.folders, label.key.casefold()) for label in files.labels}
-    groups: dict[tuple[object, ...], list[Named]] = defaultdict(list)
+    groups: defaultdict[tuple[str | None, tuple[str, ...], str], list[Named]] = defaultdict(list)
     for image in files.images:
-        folders, channel = _channel_of(image)
+        folders = _channel_of(image)[0]
         groups[image.split, folders, (image.base if image.channel else image.key).casefold()].append(image)
     cases = []
     for (_, folders, _), group in groups.items():
@@ -175,7 +96,7 @@ def _channel_of(image: Named) -> tuple[tuple[str, ...], str | None]:
     return image.folders, image.channel
 
 
-def _pair(folder: Path, case: list[Named], files: _Files) -> Pair:
+def _pair(folder: Path, case: list[Named], files: Files) -> Pair:
     first, several = case[0], len(case) > 1
     folders = _channel_of(first)[0] if several else first.folders
     own = any(label.key == first.key for label in files.labels)
@@ -194,7 +115,7 @@ def _pair(folder: Path, case: list[Named], files: _Files) -> Pair:
     )
 
 
-def _give_labels(pairs: list[Pair], cases: list[list[Named]], files: _Files) -> None:
+def _give_labels(pairs: list[Pair], cases: list[list[Named]], files: Files) -> None:
     """Give every label to the scan that it fits best, by the surest sign that fits exactly one."""
     firsts = [case[0] for case in cases]
     signs = _signs(firsts, cases, files)
@@ -229,7 +150,7 @@ def _give_labels(pairs: list[Pair], cases: list[list[Named]], files: _Files) -> 
 _Sign = tuple[str, Callable[[int, Named], Iterable[object]], Callable[[Named], object | None]]
 
 
-def _signs(firsts: Sequence[Named], cases: list[list[Named]], files: _Files) -> list[_Sign]:
+def _signs(firsts: Sequence[Named], cases: list[list[Named]], files: Files) -> list[_Sign]:
     """Return the signs by which a label fits a scan, the surest first, each with the doubt that it leaves."""
 
     def keys(index: int, first: Named) -> set[str]:
@@ -279,7 +200,7 @@ def _same_split(pair: Pair, label: Named) -> bool:
     return pair.split == label.split or pair.split is None or label.split is None
 
 
-def _of_one_kind(pairs: list[Pair], files: _Files) -> list[Pair]:
+def _of_one_kind(pairs: list[Pair], files: Files) -> list[Pair]:
     """Leave out the scans that a run could not use beside the others: other channels, or another DICOM modality."""
     if not pairs:
         return pairs
