@@ -1,11 +1,11 @@
 """How long a run takes and how much memory, estimated before it begins.
 
     minutes = iterations x crops x (3 passes with gradients + passes without) x time of a forward pass / 60,000 ms
-    bytes   = weights x copies + crops with gradients x activations of a crop
+    bytes   = weights x copies + 1.5 x crops with gradients x activations of a crop
 
 A pass with gradients counts as three forward passes. The time of a forward pass is a stored measurement, scaled by the
-number of voxels; reading, validation and scoring come on top. Activations are those that one small crop leaves for the
-backward pass, scaled by the number of voxels.
+number of voxels; reading, validation and scoring come on top. Activations are those that a small crop leaves for the
+backward pass, scaled by the number of voxels; losses and what the backward pass itself needs add about half of that.
 """
 
 import copy
@@ -27,6 +27,9 @@ Device = Literal["cuda", "cpu"]
 DEVICES: tuple[Device, ...] = ("cuda", "cpu")
 _SIDE: Final = 32
 """Number of voxels along each axis of the crop whose activations are measured."""
+_BESIDE: Final = 1.5
+"""Factor for losses and for what the backward pass holds for a moment: iterations on a CPU took 1.2 to 1.6 times their
+activations (FHEAT-Seg and SegResNet, crops of 64 and 96 voxels a side)."""
 
 
 class Speed(Section):
@@ -102,4 +105,4 @@ def step_bytes(model: nn.Module, method: Method, activations: int, batch: int, *
     weights = sum(parameter.nbytes for parameter in model.parameters())
     copies = 4 + method.needs.teacher + 4 * method.needs.second_network
     crops = batch * method.passes[0]
-    return weights * copies + crops * activations // (2 if half else 1)
+    return weights * copies + int(_BESIDE * crops * activations) // (2 if half else 1)
