@@ -20,7 +20,7 @@ from fheat.data.intensity import Moments
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
 from fheat.data.plausible import Allowance, check_not_constant, check_plausible
-from fheat.data.preprocessing import NOT_RESAMPLED, PreparedScan, Preprocessing
+from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
 from fheat.io.volume import Volume
@@ -148,7 +148,7 @@ class _Ready:
     moments: tuple[Moments, ...]
     looks: Looks
     content: bytes
-    """Hash of its shape and of evenly spaced voxels; a scan and its copy have the same."""
+    """Hash of its shape and of evenly spaced voxels as stored; a copy in another type or orientation has the same."""
     foreground: NDArray[np.float32] | None
     """Intensities inside the label of a scan that is trained with it, (C, voxels)."""
     lowest: float
@@ -224,7 +224,7 @@ def _read(
         channels=scan.channels,
         moments=scan.moments,
         looks=Looks.of(scan),
-        content=_content(scan),
+        content=_content(image),
         foreground=None if label is None or role != "labelled" else foreground(image, label.data),
         lowest=float(image.data.min()),
         volume=None if held_out is not None else pack(data, mask, patch),
@@ -245,9 +245,11 @@ def _fingerprint(training: Sequence[_Ready], grid: Preprocessing) -> Fingerprint
     return Fingerprint.of([scan.outline for scan in training], inside, min(scan.lowest for scan in training), grid=grid)
 
 
-def _content(scan: PreparedScan) -> bytes:
-    digest = hashlib.sha256(str(scan.source_shape).encode())
-    digest.update(np.ascontiguousarray(scan.sample(COMPARED_VOXELS)).data)
+def _content(image: Volume) -> bytes:
+    data = reorient(image, "RAS").data
+    every = max(round((data.size / COMPARED_VOXELS) ** (1 / 3)), 1)
+    digest = hashlib.sha256(str(data.shape).encode())
+    digest.update(np.ascontiguousarray(data[::every, ::every, ::every], dtype=np.float32).data)
     return digest.digest()
 
 
