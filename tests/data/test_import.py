@@ -448,6 +448,33 @@ def test_dicom_series_with_nifti_labels(tmp_path, capsys):
     assert check(dataset).errors == ()
 
 
+def test_what_is_no_image_in_dicom_folders_is_left_out(tmp_path):
+    """A deflated file is not unpacked, a damaged one not guessed at, and other objects are named by their kind."""
+    pytest.importorskip("pydicom")
+    from tests.io.dicom_series import save, slices
+
+    images = slices(scan(0, (6, 5, 9)), AFFINE)
+    save(images, tmp_path / "good")
+    images[0].file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.1.99"
+    save(images[:1], tmp_path / "deflated")
+    plan = slices(scan(0, (6, 5, 9)), AFFINE, modality="RTSTRUCT")[0]
+    del plan.PixelSpacing, plan.ImagePositionPatient
+    save([plan], tmp_path / "plan")
+    (tmp_path / "plan" / "notes.txt").write_text("no DICOM")
+    found = guess(tmp_path)
+    assert [pair.case for pair in found.pairs] == ["good"]
+    assert {one.path.relative_to(tmp_path).as_posix(): one.reason for one in found.left_out} == {
+        "deflated/000.dcm": "is deflated",
+        "plan": "holds DICOM of the kind RTSTRUCT, no image",
+    }
+
+
+def test_a_damaged_description_is_not_passed_over(lge):
+    (lge / "dataset.json").write_text("{")
+    with pytest.raises(BadInput, match=r"dataset\.json: is not JSON"):
+        data.run(["import", str(lge)])
+
+
 def test_questions_on_a_terminal(lge, monkeypatch, capsys):
     answers = iter(["left atrium\n", "3\n"])
     monkeypatch.setattr(

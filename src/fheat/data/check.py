@@ -133,7 +133,7 @@ def _fingerprint(training: Sequence[_Seen]) -> Fingerprint | None:
     """Return the fingerprint of the scans that could be read; None where there are none."""
     outlines = [one.outline for one in training if one.outline is not None]
     inside = [one.foreground for one in training if one.foreground is not None]
-    lowest = min((one.lowest for one in training if one.foreground is not None), default=0.0)
+    lowest = min((one.lowest for one in training if one.outline is not None), default=0.0)
     return Fingerprint.of(outlines, inside, lowest) if outlines else None
 
 

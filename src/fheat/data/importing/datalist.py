@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from fheat.data.importing.files import LeftOut
 from fheat.data.importing.names import patient_of
 from fheat.data.importing.pairs import Guess, Pair
 from fheat.data.layouts import LAYOUTS
+from fheat.data.layouts.common import load_json
 from fheat.data.read import integers, read_stored_label
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
@@ -30,6 +32,8 @@ _AS_THEY_ARE: Final = ("nnU-Net raw", "MSD")
 
 def stated(folder: Path) -> Guess | None:
     """Return the cases of a folder whose `dataset.json` states them, or None; a folder of h5 lists is refused."""
+    if os.path.lexists(folder / "dataset.json"):
+        load_json(folder / "dataset.json")  # a damaged one is not passed over: it says what is unlabelled
     layout = next((one for one in LAYOUTS if one.NAME in (*_AS_THEY_ARE, "h5 lists") and one.recognises(folder)), None)
     if layout is None:
         return None

@@ -5,15 +5,13 @@ Only the header of one file is read for each folder, in Python; pixels are left 
 
 import os
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fheat.data.layouts.common import ENDINGS
-from fheat.io.content import SIZE_LIMIT
-from fheat.io.dicom import one_line, refusing, require
+from fheat.io.dicom import one_line, read_header, refusing, require
 from fheat.system.errors import BadInput
-from fheat.system.files import open_regular, read_capped
+from fheat.system.files import open_regular
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -61,7 +59,7 @@ def look_into(folder: Path, files: list[str]) -> DicomFolder | None:
     for index, name in enumerate(names):
         if not _is_dicom(folder / name):
             continue
-        header = _header(folder / name)
+        header = read_header(folder / name)
         modality = one_line(header.get("Modality") or "unknown")
         if modality == "SEG":
             segmentations.append(_seg(folder / name, header))
@@ -77,13 +75,6 @@ def _seg(path: Path, header: "Dataset") -> Seg:
         series = str(referenced[0].SeriesInstanceUID) if len(referenced) == 1 else ""
         segments = header.get("SegmentSequence") or []
         return Seg(path, series, {int(one.SegmentNumber): one_line(one.SegmentLabel) for one in segments})
-
-
-def _header(path: Path) -> "Dataset":
-    import pydicom
-
-    with refusing(path):
-        return pydicom.dcmread(BytesIO(read_capped(path, SIZE_LIMIT)), stop_before_pixels=True)
 
 
 def _is_dicom(path: Path) -> bool:
