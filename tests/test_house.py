@@ -164,7 +164,6 @@ OPENED = {
     "cli/streams.py: os.open": "the null device",
     "data/recipes/split.py: read_text": "a file of this package",
     "experiments/local.py: open": "the log of a worker, which this process has just created",
-    "experiments/minutes.py: read_text": "a file of this package",
     "experiments/on_ray.py: open": "writes the log of a worker",
     "experiments/records.py: read_text": "a file of this package",
     "inference/ledger.py: open": "appends to the journal of this run",
@@ -177,6 +176,7 @@ OPENED = {
     "system/files.py: os.open": "open_regular itself; flushes a folder",
     "system/machine.py: open": "a file of the system",
     "system/plugins.py: read_text": "the metadata of an installed package",
+    "training/estimate.py: read_text": "a file of this package",
     "training/run_folder.py: open": "appends to the log, after rewind_log has read it",
 }
 OPENERS = re.compile(

@@ -383,10 +383,10 @@ def test_help_and_wrong_words(root, capsys):
         data.run(["--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
-    assert all(f"  {verb} " in out for verb in ("check", "prepare", "phantom"))
+    assert all(f"  {verb} " in out for verb in ("import", "check", "prepare", "phantom"))
     for words, says in (
-        ([], "use one of check, prepare, phantom"),
-        (["chek"], "no verb 'chek': use one of check, prepare, phantom"),
+        ([], "use one of import, check, prepare, phantom"),
+        (["chek"], "no verb 'chek': use one of import, check, prepare, phantom"),
         (["check", str(root), "--workers", "0"], "--workers is 0"),
         (["check", str(root), "--wrkers", "1"], "wrkers"),
     ):

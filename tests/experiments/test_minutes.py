@@ -6,9 +6,10 @@ import statistics
 import pytest
 from results import ROOT, read_result
 
-from fheat.experiments.minutes import measured_speeds, run_minutes, shown, speeds
+from fheat.experiments.minutes import measured_speeds, run_minutes
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import item
+from fheat.training.estimate import shown, speeds
 
 UNITS = 2 * (3 * 3 + 1)
 """Forward passes of an iteration of CSE: two crops, three passes with gradients, one without."""

@@ -1,4 +1,4 @@
-"""`fheat data VERB`: check, prepare and make datasets. Only the file of the verb is imported, which keeps help fast."""
+"""`fheat data VERB`: import, check and make datasets. Only the file of the verb is imported, which keeps help fast."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -7,6 +7,7 @@ from typing import Final
 from fheat.cli.main import UsageError
 
 VERBS: Final = {
+    "import": "find scans and labels in a folder by their names, and write a datalist that training reads",
     "check": "read every case of a dataset and list what is wrong with it",
     "prepare": "bring a public dataset into one layout, with its official split",
     "phantom": "write a small dataset of synthetic scans",
@@ -31,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
 def _help() -> str:
     verbs = "\n".join(f"  {name:<12}{text}" for name, text in VERBS.items())
     return (
-        f"usage: fheat data VERB [OPTIONS]\n\nCheck, prepare and make datasets.\n\nverbs:\n{verbs}\n\n"
+        f"usage: fheat data VERB [OPTIONS]\n\nImport, check, prepare and make datasets.\n\nverbs:\n{verbs}\n\n"
         "  fheat data VERB --help shows the options of a verb; each takes --json\n\n"
         "Example: fheat data check FOLDER --json"
     )

@@ -13,15 +13,18 @@ from rich.table import Table
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse
 from fheat.data.check import WORKERS, CheckRow, Report, check
+from fheat.data.fingerprint import Fingerprint
+from fheat.data.grid import fitting_patch
 from fheat.data.layouts import open_dataset
 from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
-from fheat.system.text import printable
+from fheat.system.text import grid_name, printable
 
 
 @dataclass(frozen=True)
 class Check:
-    """Read every case of a dataset and list what is wrong with it; exits with 3 if anything makes it unfit.
+    """Read every case of a dataset and list what is wrong with it; exits with 3 if anything makes it unfit. With --json
+    it prints a fingerprint of the training scans too: spacings, shapes, and intensities inside the labels.
 
     Example: fheat data check Dataset001 --json
     """
@@ -49,9 +52,9 @@ def run(arguments: Sequence[str]) -> None:
     else:
         _print(report)
     if errors := report.errors:
-        cases = len({problem.case for problem in errors})
-        remedy = "correct what is listed and check again"
-        raise BadInput(options.folder, f"{len(errors)} errors in {cases} of {len(report.rows)} cases", remedy)
+        cases = len({problem.case for problem in errors if problem.case})
+        where = f" in {cases} of {len(report.rows)} cases" if cases else ""
+        raise BadInput(options.folder, f"{len(errors)} errors{where}", "correct what is listed and check again")
 
 
 def _print(report: Report) -> None:
@@ -68,8 +71,23 @@ def _print(report: Report) -> None:
         name = f"{problem.case}: " if problem.case else ""
         reason = f"{problem.path}: {problem.reason}; {problem.remedy}"
         print(printable(f"{problem.severity}: {name}{problem.field}: {reason}"))
+    for split, counts in report.counts.items():
+        print(printable(f"{split}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"))
+    if report.fingerprint is not None:
+        print(_grid_line(report.fingerprint))
     warnings = len(report.problems) - len(report.errors)
     print(f"{len(report.rows)} cases, {len(report.errors)} errors, {warnings} warnings.")
+
+
+def _grid_line(fingerprint: Fingerprint) -> str:
+    """Return what a run would bring the training scans to, and the patch that it then needs."""
+    from fheat.training.settings import DataSettings  # of no use until all is read
+
+    grid, usual = fingerprint.grid, DataSettings.model_fields["patch_size"].default
+    spacing = "x".join(f"{step:.4g}" for step in grid.spacing or ())
+    fitting = fitting_patch(fingerprint.sizes, usual)
+    patch = "" if fitting == usual else f"; train with --patch-size {' '.join(map(str, fitting))}"
+    return f"grid of a run: {grid.orientation}, {spacing} mm, median size {grid_name(fingerprint.median_size)}{patch}"
 
 
 def _cells(row: CheckRow) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from fheat.system.errors import BadInput
 from fheat.system.progress import progress_bar
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
+from fheat.training.plan import RunPlan, plan_run
+from fheat.training.prepare import prepare
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.train import FinishedRun, begin, finish
@@ -41,6 +43,8 @@ class Train:
     --resume as if nothing had happened. Every setting is an option, and a line of the TOML file for --config.
 
     Example: fheat train scans --method cse --labelled 4 --out run
+
+    Example: fheat train scans --plan-only --json
 
     Example: fheat train scans --network.mixer gelu --optimiser.clip none --out run
 
@@ -68,8 +72,11 @@ class Train:
     """Device to train on, cpu or cuda; a GPU where there is one."""
     trust: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Read scans in this process, which is faster: for files of your own. Others are parsed in a confined process."""
+    plan_only: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Read the scans, print the plan of the run (grid, patch, intensities, memory, time), and stop. Nothing is written.
+    """
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Print the outcome as JSON."""
+    """Print the outcome, or with --plan-only the plan, as JSON."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -98,6 +105,12 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
     with handling(stop), ExitStack() as closing:
         options, settings = group.together(lambda: _settings(arguments))
         group.lead(lambda: check_device(options.device))
+        if options.plan_only:
+            with progress_bar("reading", quiet=group.rank > 0) as show:
+                prepared = prepare(settings, device=options.device, progress=show)
+            if group.rank == 0:
+                _print_plan(plan_run(prepared), as_json=options.json)
+            return
         screen = _Screen(settings)
         folder = closing.enter_context(RunFolder(options.out))
         with progress_bar("reading", quiet=group.rank > 0) as show:
@@ -108,6 +121,9 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
         start = trainer.prepared.start
         if start is not None and start.note() and group.rank == 0 and trainer.done == 0:
             print(f"fheat: note: {start.note()}", file=sys.stderr)
+        plan = plan_run(trainer.prepared) if group.rank == 0 and not options.resume else None
+        if plan is not None and not options.json:
+            _print_plan(plan)
         for number in received:
             trainer.stop(number)
         try:
@@ -120,7 +136,11 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 print(f"fheat: {reached}; go on with '{again}'", file=sys.stderr)
             raise SystemExit(exit_code(stopped.reason)) from None
     if group.rank == 0:
-        _report(options, finished)
+        _report(options, finished, plan)
+
+
+def _print_plan(plan: RunPlan, *, as_json: bool = False) -> None:
+    print(json.dumps(plan.to_json(), indent=1) if as_json else plan.text(), flush=True)
 
 
 def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
@@ -156,7 +176,7 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-def _report(options: Any, finished: FinishedRun) -> None:
+def _report(options: Any, finished: FinishedRun, plan: RunPlan | None) -> None:
     from fheat.report.write import write_report  # matplotlib, of no use until the run is over
 
     with progress_bar("writing the report") as show:
@@ -170,6 +190,7 @@ def _report(options: Any, finished: FinishedRun) -> None:
             "validation_dice": finished.best,
             "skipped": finished.skipped,
             "gates": finished.strengths,
+            "plan": None if plan is None else plan.to_json(),
         }
         print(json.dumps(outcome, indent=1))
         return

@@ -25,6 +25,8 @@ class Case:
     split: str = "train"
     spacing: Spacing | None = None
     """Distance of voxels in millimetres, given by the layout if the files have no geometry (h5)."""
+    values: tuple[tuple[int, int], ...] = ()
+    """Stored label values, each with the value that it is read as; empty if labels are read as they are."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,20 @@
 
 import hashlib
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case, Dataset, Problem
+from fheat.data.check_dataset import channel_problems, listing_problems, same_content, size_problems
+from fheat.data.classes import declared_values
+from fheat.data.fingerprint import Fingerprint, foreground
+from fheat.data.grid import outline
 from fheat.data.orientation import reorient
 from fheat.data.plausible import check_plausible, microscopic
 from fheat.data.preprocessing import Preprocessing
@@ -22,6 +26,9 @@ from fheat.system.progress import Progress
 
 WORKERS: Final = min(4, os.cpu_count() or 1)
 """Default number of threads."""
+State = Literal["labelled", "unlabelled", "missing"]
+MISSING: Final = "has no label and is not declared unlabelled"
+"""The reason of a problem: a label is missing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class CheckRow:
 
     case: str
     split: str
+    state: State
+    """Whether it has a label, is declared to have none, or lacks it."""
     channels: int | None = None
     shape: tuple[int, ...] | None = None
     spacing: tuple[float, float, float] | None = None
@@ -47,6 +56,18 @@ class Report:
     dataset: Dataset
     rows: tuple[CheckRow, ...]
     problems: tuple[Problem, ...]
+    fingerprint: Fingerprint | None = None
+    """What the training scans look like; None where none could be read."""
+
+    @property
+    def counts(self) -> dict[str, dict[State, int]]:
+        """Number of cases of each split by what label they have; a case that is listed twice counts once."""
+        seen = {(row.case, row.split): row.state for row in self.rows}
+        states: tuple[State, ...] = ("labelled", "unlabelled", "missing")
+        return {
+            split: {state: sum(key[1] == split and one == state for key, one in seen.items()) for state in states}
+            for split in dict.fromkeys(row.split for row in self.rows)
+        }
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -61,6 +82,8 @@ class Report:
             "layout": self.dataset.layout,
             "labels": {name: list(values) for name, values in self.dataset.labels.items()},
             "channels": list(self.dataset.channels),
+            "counts": self.counts,
+            "fingerprint": None if self.fingerprint is None else self.fingerprint.to_json(),
             "cases": [asdict(row) for row in self.rows],
             "problems": [asdict(problem) | {"path": str(problem.path)} for problem in self.problems],
         }
@@ -74,38 +97,64 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None
         workers: number of threads, each of which holds one case at a time.
         progress: called with the number of cases done and their total.
     """
-    rows, problems = [], [*dataset.problems, *_listing_problems(dataset)]
+    seen: list[_Seen] = []
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        results = pool.map(lambda case: _check_case(case, dataset), dataset.cases)
-        for done, (row, case_problems) in enumerate(results, start=1):
-            rows.append(row)
-            problems += case_problems
+        for one in pool.map(lambda case: _check_case(case, dataset), dataset.cases):
+            seen.append(one)
             if progress is not None:
-                progress(done, len(dataset.cases))
+                progress(len(seen), len(dataset.cases))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
-    problems += _same_content(dataset, rows)
-    return Report(dataset, tuple(rows), tuple(problems))
+    rows = tuple(one.row for one in seen)
+    channels = [row.channels for row in rows]
+    problems = [*dataset.problems, *listing_problems(dataset), *(problem for one in seen for problem in one.problems)]
+    problems += channel_problems(dataset, channels)
+    problems += same_content(dataset, [row.content for row in rows])
+    fingerprint = _fingerprint([one for one in seen if one.row.split == "train"])
+    if fingerprint is not None:
+        implausible = {problem.case for problem in problems if problem.field == "spacing"}
+        outlines = [None if one.row.case in implausible else one.outline for one in seen]
+        problems += size_problems(dataset, outlines, channels, fingerprint.grid)
+    return Report(dataset, rows, tuple(problems), fingerprint)
 
 
-def _check_case(case: Case, dataset: Dataset) -> tuple[CheckRow, list[Problem]]:
+class _Seen(NamedTuple):
+    """What one case turned out to be: its row, its problems, its grid, and intensities inside its label, (C, n)."""
+
+    row: CheckRow
+    problems: list[Problem]
+    outline: Volume | None = None
+    foreground: NDArray[np.float32] | None = None
+    lowest: float = 0.0
+
+
+def _fingerprint(training: Sequence[_Seen]) -> Fingerprint | None:
+    """Return the fingerprint of the scans that could be read; None where there are none."""
+    outlines = [one.outline for one in training if one.outline is not None]
+    inside = [one.foreground for one in training if one.foreground is not None]
+    lowest = min((one.lowest for one in training if one.outline is not None), default=0.0)
+    return Fingerprint.of(outlines, inside, lowest) if outlines else None
+
+
+def _check_case(case: Case, dataset: Dataset) -> _Seen:
     problems = [_missing_label(case)] if case.label is None and not case.unlabelled else []
     try:
         image = read_image(case)
     except BadInput as error:
-        return CheckRow(case.id, case.split), [
-            *problems,
-            Problem(case.id, error.path, "image", error.reason, error.remedy),
-        ]
+        unread = Problem(case.id, error.path, "image", error.reason, error.remedy)
+        return _Seen(CheckRow(case.id, case.split, _state(case)), [*problems, unread])
     problems += _image_problems(case, image, dataset)
     labels: Mapping[int, int] | Literal["unlabelled"] | None = "unlabelled" if case.unlabelled else None
+    inside, state = None, _state(case)
     if case.label is not None:
-        labels, label_problems = _check_label(case, image, dataset)
-        problems += label_problems
+        labels, inside, found = _check_label(case, image, dataset)
+        problems += found
+        state = "missing" if any(problem.reason == MISSING for problem in found) else state
     row = CheckRow(
         case=case.id,
         split=case.split,
+        state=state,
         channels=1 if image.data.ndim == 3 else image.data.shape[3],
         shape=image.data.shape[:3],
         spacing=image.spacing,
@@ -113,12 +162,15 @@ def _check_case(case: Case, dataset: Dataset) -> tuple[CheckRow, list[Problem]]:
         labels=labels,
         content=_content_hash(reorient(image, "RAS").data),
     )
-    return row, problems
+    return _Seen(row, problems, outline(image), inside, float(image.data.min()))
+
+
+def _state(case: Case) -> State:
+    return "unlabelled" if case.unlabelled else "missing" if case.label is None else "labelled"
 
 
 def _missing_label(case: Case) -> Problem:
-    reason = "has no label and is not declared unlabelled"
-    return Problem(case.id, case.images[0], "label", reason, "add its label or declare it unlabelled")
+    return Problem(case.id, case.images[0], "label", MISSING, "add its label or declare it unlabelled")
 
 
 def _image_problems(case: Case, image: Volume, dataset: Dataset) -> Iterator[Problem]:
@@ -147,15 +199,18 @@ def _size_problems(case: Case, image: Volume) -> Iterator[Problem]:
         yield Problem(case.id, path, "spacing", str(small[0]), "check its unit", "warning")
 
 
-def _check_label(case: Case, image: Volume, dataset: Dataset) -> tuple[Mapping[int, int] | None, list[Problem]]:
-    """Return the number of voxels of each value (None if they cannot be counted), and the problems of the label."""
+def _check_label(
+    case: Case, image: Volume, dataset: Dataset
+) -> tuple[Mapping[int, int] | None, NDArray[np.float32] | None, list[Problem]]:
+    """Return the number of voxels of each value (None if they cannot be counted), a sample of the intensities inside
+    the label, and its problems."""
     assert case.label is not None
     try:
         label = read_stored_label(case)
     except BadInput as error:
-        return None, [Problem(case.id, error.path, "label", error.reason, error.remedy)]
+        return None, None, [Problem(case.id, error.path, "label", error.reason, error.remedy)]
     if label is None:
-        return None, [_missing_label(case)]
+        return None, None, [_missing_label(case)]
     problems = []
     if difference := grid_difference(image, label):
         reason = f"label has {difference.second}, the image {difference.first}"
@@ -164,47 +219,19 @@ def _check_label(case: Case, image: Volume, dataset: Dataset) -> tuple[Mapping[i
     data = integers(label.data)
     if data is None:
         reason = f"label holds {fractions(label.data)}"
-        return None, [*problems, Problem(case.id, case.label, "values", reason, "round the label or export it again")]
+        wrong = Problem(case.id, case.label, "values", reason, "round the label or export it again")
+        return None, None, [*problems, wrong]
     values = _count(data)
-    declared = {value for group in dataset.labels.values() for value in group}
-    if declared and (extra := sorted(values.keys() - declared)):
-        reason = f"label holds {extra}, the dataset declares {sorted(declared)}"
-        problems.append(Problem(case.id, case.label, "values", reason, "map the values or declare them"))
+    declared = declared_values(dataset)
+    if extra := sorted(values.keys() - declared):
+        says = f"declares {sorted(declared)}" if dataset.labels else "names no classes, so only 0 and 1 may occur"
+        remedy = "map the values or declare them" if dataset.labels else "name the classes with fheat data import"
+        problems.append(Problem(case.id, case.label, "values", f"label holds {extra}, the dataset {says}", remedy))
     if values.keys() == {0}:
         remedy = "check that the scan shows nothing to segment"
         problems.append(Problem(case.id, case.label, "values", "label holds only background", remedy, "warning"))
-    return values, problems
-
-
-def _listing_problems(dataset: Dataset) -> Iterator[Problem]:
-    """Yield problems of the list of cases: no case, an id that occurs twice, an id in several splits."""
-    if not dataset.cases:
-        yield Problem("", dataset.root, "cases", "has no cases", "add images where the layout looks for them")
-    named = defaultdict(list)
-    for case in dataset.cases:
-        named[case.id].append(case)
-    for name, cases in named.items():
-        splits = sorted({case.split for case in cases})
-        if len(splits) > 1:
-            reason = f"is in the splits {' and '.join(splits)}"
-            yield Problem(name, cases[1].images[0], "split", reason, "keep it in one of them")
-        elif len(cases) > 1:
-            yield Problem(name, cases[1].images[0], "id", f"is listed {len(cases)} times", "keep one of them")
-
-
-def _same_content(dataset: Dataset, rows: list[CheckRow]) -> Iterator[Problem]:
-    """Yield a problem for each copy of an image, which spoils the test in another split or counts twice in the same."""
-    same: defaultdict[str, dict[str, Case]] = defaultdict(dict)
-    for row, case in zip(rows, dataset.cases, strict=True):
-        if row.content is not None:
-            same[row.content].setdefault(case.id, case)
-    for first, *others in (list(cases.values()) for cases in same.values()):
-        for case in others:
-            leaks = case.split != first.split
-            reason = f"has the voxels of {first.id} ({first.split}), itself in {case.split}"
-            remedy = "remove one of them" if leaks else "remove one of them unless it is meant"
-            severity: Literal["error", "warning"] = "error" if leaks else "warning"
-            yield Problem(case.id, case.images[0], "content", reason, remedy, severity)
+    inside = foreground(image, data) if data.shape == image.data.shape[:3] else None
+    return values, inside, problems
 
 
 def _count(labels: NDArray[Any]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,16 @@ class Classes:
             raise BadInput(path, f"holds the label {value}; the classes are {listed}", "correct it or name the class")
 
 
+LARGEST_VALUE: Final = 255
+"""Largest label value that can be stored."""
+
+
 def classes_of(dataset: Dataset, *, regions: bool = False) -> Classes:
     """Return the classes of a dataset, as nested regions where asked for, or raise `BadInput`."""
+    values = [value for group in dataset.labels.values() for value in group]
+    if wrong := [value for value in values if not 0 <= value <= LARGEST_VALUE]:
+        reason = f"declares the label value {wrong[0]}, outside 0 to {LARGEST_VALUE}"
+        raise BadInput(dataset.root, reason, "number the classes 0, 1, 2 and so on")
     if regions:
         return _regions(dataset)
     names = class_names(dataset.labels)
@@ -74,6 +82,11 @@ def classes_of(dataset: Dataset, *, regions: bool = False) -> Classes:
 def has_regions(dataset: Dataset) -> bool:
     """Return whether a dataset declares a class with several label values."""
     return any(len(values) > 1 for values in dataset.labels.values())
+
+
+def declared_values(dataset: Dataset) -> set[int]:
+    """Return the label values of all classes: those that the dataset declares, else 0 and 1 as for two classes."""
+    return {value for group in dataset.labels.values() for value in group} or {0, 1}
 
 
 def class_names(labels: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:

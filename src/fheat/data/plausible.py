@@ -71,13 +71,23 @@ def _check_against_training(path: str | Path, scan: PreparedScan, known: Appeara
         raise BadInput(path, f"{reason}{TRAINING_FACTOR:g} times those of the training scans, {most}", _REMEDY)
 
 
+def check_not_constant(path: str | Path, scan: PreparedScan) -> None:
+    """Raise `BadInput` for a scan that has one value everywhere in all of its channels: there is nothing to learn."""
+    if len(constant_channels(scan)) == scan.channels:
+        raise BadInput(path, f"holds the value {scan.stored.flat[0]:g} everywhere", "export the image again")
+
+
+def constant_channels(scan: PreparedScan) -> list[int]:
+    """Return the channels that have one value everywhere."""
+    return [channel for channel, voxels in enumerate(np.moveaxis(scan.stored, -1, 0)) if _is_constant(voxels)]
+
+
 def oddities(scan: PreparedScan) -> list[Unusual]:
     """Return what is odd about a scan whatever it is compared with: one value everywhere, or a microscopic size."""
     found = []
-    for channel, voxels in enumerate(np.moveaxis(scan.stored, -1, 0)):
-        if _is_constant(voxels):
-            where = f" of channel {channel}" if scan.channels > 1 else ""
-            found.append(Unusual(f"intensity of every voxel{where}", float(voxels.flat[0])))
+    for channel in constant_channels(scan):
+        where = f" of channel {channel}" if scan.channels > 1 else ""
+        found.append(Unusual(f"intensity of every voxel{where}", float(scan.stored[..., channel].flat[0])))
     return found + microscopic(scan)
 
 

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Case
-from fheat.io import read_volume
+from fheat.io import read_seg, read_volume
 from fheat.io.h5 import read_h5
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 
+SEG_ENDING: Final = ".dcm"
+"""Ending of a label that is a DICOM SEG, drawn on the series that is the image of its case."""
 _SAME_GRID: Final = "resample one onto the other's grid"
 
 
@@ -58,11 +60,32 @@ def read_label(case: Case, image: Volume | None = None) -> Volume | None:
 
 
 def read_stored_label(case: Case) -> Volume | None:
-    """Read the label as it is stored, without checking its grid and values; return None if the case has none."""
+    """Read the label without checking its grid and values; return None if the case has none.
+
+    Values are as stored, or those that `case.values` gives for them; one that it does not have raises `BadInput`.
+    """
     if case.label is None:
         return None
+    if case.label.suffix.lower() == SEG_ENDING:
+        return _renumbered(case, read_seg(case.label, case.images[0]))
     image, label = _read(case.label, case)
-    return label if case.label.suffix == ".h5" else image
+    return _renumbered(case, label if case.label.suffix == ".h5" else image)
+
+
+def _renumbered(case: Case, label: Volume | None) -> Volume | None:
+    data = None if label is None or not case.values else integers(label.data)
+    if label is None or data is None:
+        return label
+    numbered, known = np.zeros_like(data), np.zeros(data.shape, dtype=bool)
+    for stored, value in case.values:
+        here = data == stored
+        numbered[here], known = value, known | here
+    if not known.all():
+        other, listed = int(data[~known].flat[0]), ", ".join(str(stored) for stored, _ in case.values)
+        raise BadInput(
+            str(case.label), f"holds the label {other}; the datalist has {listed}", "correct it or import again"
+        )
+    return Volume(numbered, label.affine)
 
 
 def integers(data: NDArray[Any]) -> NDArray[Any] | None:

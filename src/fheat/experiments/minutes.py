@@ -1,47 +1,20 @@
-"""How long runs take, estimated before they begin.
+"""How long the runs of the paper take, estimated before they begin.
 
-    minutes = iterations x crops x (3 passes with gradients + passes without) x time of a forward pass / 60,000 ms
-
-A pass with gradients counts as three forward passes. The time of a forward pass is a stored measurement, scaled by the
-number of voxels; where runs of the same network and method are done already, their own speed is taken instead. Reading,
-validation and scoring come on top.
+The estimate is that of `fheat.training.estimate`; where runs of the same network and method are done already, their own
+speed is taken instead. Reading, validation and scoring come on top.
 """
 
-import tomllib
 from collections.abc import Iterable
-from functools import cache
-from importlib.resources import files
-from math import prod
 from statistics import median
-from typing import Literal
 
 from fheat.experiments.plan import Plan
 from fheat.experiments.planned import Outcome
 from fheat.experiments.records import Row, datasets
-from fheat.methods.registry import method_class
-from fheat.system.settings import Section
+from fheat.training.estimate import Device, stored_speed
 from fheat.training.settings import DataSettings
 
-Device = Literal["cuda", "cpu"]
-DEVICES: tuple[Device, ...] = ("cuda", "cpu")
 Measured = dict[tuple[str, str, str], float]
 """Iterations per second of runs that are done, by device, network and method."""
-
-
-class Speed(Section):
-    """Time of one forward pass within training, network by network, on one machine."""
-
-    machine: str
-    voxels: int
-    """Number of voxels of the crop that was timed."""
-    milliseconds: dict[str, float]
-
-
-@cache
-def speeds() -> dict[Device, Speed]:
-    """Return the stored speeds by device."""
-    content = tomllib.loads((files("fheat.experiments") / "paper" / "speeds.toml").read_text("utf-8"))
-    return {device: Speed.model_validate(content[device]) for device in DEVICES}
 
 
 def measured_speeds(outcomes: Iterable[Outcome]) -> Measured:
@@ -64,23 +37,5 @@ def run_minutes(row: Row, plan: Plan, device: Device, measured: Measured | None 
 
 
 def _stored_speed(row: Row, plan: Plan, device: Device) -> float | None:
-    speed = speeds()[device]
-    if row.network not in speed.milliseconds:
-        return None
-    try:
-        with_gradients, without = method_class(row.method).passes
-    except ValueError:
-        return None
     patch, _ = plan.patch_and_stride(datasets()[row.dataset])
-    crops = int(DataSettings.model_fields["batch"].default)
-    pass_time = speed.milliseconds[row.network] * prod(patch) / speed.voxels
-    return 1000 / (crops * (3 * with_gradients + without) * pass_time)
-
-
-def shown(minutes: float | None) -> str:
-    """Return a time as `3 min` or, from 100 minutes on, as `2 h`; `?` where it is not known."""
-    if minutes is None:
-        return "?"
-    if minutes >= 100:
-        return f"{minutes / 60:,.0f} h"
-    return f"{minutes:.0f} min" if minutes >= 1 else "under 1 min" if minutes else "0 min"
+    return stored_speed(row.network, row.method, patch, int(DataSettings.model_fields["batch"].default), device)

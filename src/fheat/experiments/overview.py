@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fheat.experiments.items.untrained import state_without_training
-from fheat.experiments.minutes import DEVICES, Device, Measured, measured_speeds, run_minutes, shown, speeds
+from fheat.experiments.minutes import Measured, measured_speeds, run_minutes
 from fheat.experiments.plan import Plan, remedy
 from fheat.experiments.planned import PlannedRun
 from fheat.experiments.records import Item, datasets
 from fheat.experiments.row_plan import RowPlan, plan_row
 from fheat.experiments.sheet import Sheet
+from fheat.training.estimate import DEVICES, Device, shown, speeds
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fheat.io.confined import read_confined
+from fheat.io.confined import Content, read_confined
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.nifti import read_nifti as read_nifti
 from fheat.io.nifti import write_nifti as write_nifti
@@ -18,7 +18,7 @@ from fheat.system.trust import trusting as trusting
 if TYPE_CHECKING:
     from fheat.io.dicom import Series
 
-__all__ = ["Volume", "read_nifti", "read_series", "read_volume", "trusting", "write_nifti"]
+__all__ = ["Volume", "read_nifti", "read_seg", "read_series", "read_volume", "trusting", "write_nifti"]
 
 
 def read_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
@@ -33,7 +33,22 @@ def read_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
     """
     if is_trusting():
         return parse_volume(path, limit=limit)
-    content = read_confined("volume", path, limit)
+    return _checked(path, read_confined("volume", path, limit))
+
+
+def read_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+    """Read a DICOM SEG as a label on the grid of the series that it was drawn on, or raise `BadInput`.
+
+    The value of a voxel is the number of its segment, 0 outside of all; see `fheat.io.dicom_seg.read_dicom_seg`. As in
+    `read_volume`, another process parses the file.
+    """
+    if is_trusting():
+        return parse_seg(path, series, limit=limit)
+    return _checked(path, read_confined("seg", path, limit, series))
+
+
+def _checked(path: str | Path, content: Content) -> Volume:
+    """Return the volume that a reading process has sent, or raise `BadInput` where it is none."""
     affine = np.zeros((4, 4)) if content.affine is None else content.affine
     if content.arrays.keys() != {"image"} or geometry_fault(affine) is not None:
         raise BadInput(path, "is damaged (the answer of its reader makes no sense)", "copy it again from its source")
@@ -69,3 +84,11 @@ def parse_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
     if not source.exists():
         raise BadInput(source, "does not exist", "check the path")
     raise BadInput(source, "is not of a kind that can be read", "give .nii, .nii.gz, .nrrd or a folder of DICOM files")
+
+
+def parse_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+    """Read a DICOM SEG in this process; see `read_seg`."""
+    from fheat.io.dicom import read_grid
+    from fheat.io.dicom_seg import read_dicom_seg
+
+    return read_dicom_seg(path, read_grid(series, limit=limit))

@@ -1,9 +1,10 @@
 """The process in which files from outside are parsed, so that a malicious file can break this process only.
 
 `fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "folder", "limit",
-"seconds"}`, where `folder` is the one that a relative path starts from. The answer is one line of JSON and then the
-bytes of the arrays. The line is `{"error": [path, reason, remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...],
-"affine"}` with the order "C" or "F" of the bytes; both have `"warnings": [[class, text], ...]`.
+"seconds"}`, where `folder` is the one that a relative path starts from, and for a DICOM SEG `"series"`, the folder that
+it was drawn on. The answer is one line of JSON and then the bytes of the arrays. The line is `{"error": [path, reason,
+remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...], "affine"}` with the order "C" or "F" of the bytes; both
+have `"warnings": [[class, text], ...]`.
 
 The process has bounded memory and time. Formats whose parsers are large libraries in C, HDF5 and the compressed pixels
 of DICOM, are read in a fork of it where the system can fork, so that such a file cannot affect the next one. The
@@ -34,10 +35,11 @@ LIBRARIES = {
     "nifti": ("fheat.io.nifti",),
     "nrrd": ("fheat.io.nrrd", "nrrd"),
     "dicom": ("fheat.io.dicom", "pydicom", "pydicom.pixels.decoders"),
+    "seg": ("fheat.io.dicom_seg", "pydicom", "pydicom.pixels.decoders", "highdicom"),
     "h5": ("fheat.io.h5", "h5py"),
 }
 """Modules that a format needs."""
-OWN_PROCESS = ("dicom", "h5")
+OWN_PROCESS = ("dicom", "seg", "h5")
 """Formats of which each file, or each series, is read in a process of its own."""
 
 
@@ -76,8 +78,8 @@ def end_with_the_parent() -> None:
 def kind_of(request: dict[str, Any]) -> str:
     """Return the format of the file, as far as its name tells."""
     path = os.path.join(request["folder"], request["path"])
-    if request["kind"] == "h5":
-        return "h5"
+    if request["kind"] in ("h5", "seg"):
+        return str(request["kind"])
     return "dicom" if os.path.isdir(path) else "nrrd" if path.endswith(".nrrd") else "nifti"
 
 
@@ -137,7 +139,7 @@ def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
         warnings.simplefilter("ignore", ResourceWarning)  # the files of this process are no concern of the parent
         try:
             os.chdir(request["folder"])
-            arrays, affine = read(request["kind"], request["path"], request["limit"])
+            arrays, affine = read(request["kind"], request["path"], request["limit"], request.get("series"))
             described = [(name, data.dtype.str, data.shape, order_of(data)) for name, data in arrays.items()]
             reply: dict[str, Any] = {"arrays": described, "affine": affine}
         except MemoryError:
@@ -160,7 +162,7 @@ def refusal(path: str, error: Exception) -> tuple[str, str, str]:
     return path, f"is damaged ({type(error).__name__}: {error})", "copy it again from its source"
 
 
-def read(kind: str, path: str, limit: int) -> tuple[dict[str, Any], Any]:
+def read(kind: str, path: str, limit: int, series: str | None = None) -> tuple[dict[str, Any], Any]:
     """Return the arrays of a file by name, each contiguous, and their affine as nested lists, if the file states it."""
     import numpy
 
@@ -168,9 +170,14 @@ def read(kind: str, path: str, limit: int) -> tuple[dict[str, Any], Any]:
         from fheat.io.h5 import parse_h5
 
         return parse_h5(path, limit), None
-    from fheat.io import parse_volume
+    if kind == "seg":
+        from fheat.io import parse_seg
 
-    volume = parse_volume(path, limit=limit)
+        volume = parse_seg(path, str(series), limit=limit)
+    else:
+        from fheat.io import parse_volume
+
+        volume = parse_volume(path, limit=limit)
     data = volume.data
     contiguous = data.flags.c_contiguous or data.flags.f_contiguous
     return {"image": data if contiguous else numpy.asfortranarray(data)}, volume.affine.tolist()

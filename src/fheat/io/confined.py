@@ -43,7 +43,7 @@ _PIPE: Final = 2**20
 """Bytes that a process can send ahead."""
 _WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, DeprecationWarning, FutureWarning)}
 """Classes of warnings that come over from the process as what they are; others become `UserWarning`."""
-Kind = Literal["volume", "h5"]
+Kind = Literal["volume", "h5", "seg"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ class Content:
     affine: NDArray[np.float64] | None
 
 
-def read_confined(kind: Kind, path: str | Path, limit: int) -> Content:
+def read_confined(kind: Kind, path: str | Path, limit: int, series: str | Path | None = None) -> Content:
     """Read a file, or a folder with a series, in another process, or raise `BadInput`.
+
+    A DICOM SEG (`seg`) is read on the grid of `series`, the folder of the images that it was drawn on.
 
     Reading processes are kept between calls. Threads do not share one, so that as many files are read at a time as
     there are threads that read.
@@ -66,7 +68,7 @@ def read_confined(kind: Kind, path: str | Path, limit: int) -> Content:
     except IndexError:
         reader = ConfinedReader()
     try:
-        return reader.read(kind, path, limit)
+        return reader.read(kind, path, limit, series)
     finally:
         if len(idle) < MOST_IDLE:
             idle.append(reader)
@@ -90,7 +92,7 @@ class ConfinedReader:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def read(self, kind: Kind, path: str | Path, limit: int) -> Content:
+    def read(self, kind: Kind, path: str | Path, limit: int, series: str | Path | None = None) -> Content:
         """Read one file; see `read_confined`. The process ends unless its answer is complete."""
         if self._process is None or self._process.poll() is not None:
             self.close()
@@ -107,7 +109,7 @@ class ConfinedReader:
         timer.start()
         complete = False
         try:
-            _ask(process, kind, file, limit, seconds)
+            _ask(process, kind, file, limit, seconds, series)
             answer = _answer(file, process, limit)
             complete = True
         except (EOFError, BrokenPipeError):
@@ -184,9 +186,13 @@ def _stored_bytes(path: Path) -> int:
         return 0
 
 
-def _ask(process: subprocess.Popen[bytes], kind: Kind, path: Path, limit: int, seconds: float) -> None:
+def _ask(
+    process: subprocess.Popen[bytes], kind: Kind, path: Path, limit: int, seconds: float, series: str | Path | None
+) -> None:
     folder = os.sep if path.is_absolute() else os.getcwd()
     request = {"kind": kind, "path": str(path), "folder": folder, "limit": limit, "seconds": seconds}
+    if series is not None:
+        request["series"] = os.path.abspath(series)
     assert process.stdin is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()

@@ -88,6 +88,25 @@ def read_headers(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple["Datas
     return tuple(one.header for one in _sorted_slices(Path(folder), limit)[0])
 
 
+def read_header(file: str | Path, *, limit: int = SIZE_LIMIT) -> "Dataset":
+    """Return the header of one DICOM file of any kind, without pixels, or raise `BadInput`; nothing is unpacked."""
+    import pydicom
+
+    path = Path(file)
+    with refusing(path):
+        if str(_meta_information(path).get("TransferSyntaxUID")) == _DEFLATED:
+            raise BadInput(path, "is deflated", "convert it to Explicit VR Little Endian")
+        return pydicom.dcmread(BytesIO(read_capped(path, limit)), stop_before_pixels=True)
+
+
+def read_grid(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
+    """Return the series as `read_dicom` does, but with zeros for voxels, none of which are unpacked."""
+    slices, affine = _sorted_slices(Path(folder), limit)
+    rows, columns = slices[0].size
+    voxels = np.broadcast_to(np.int16(0), (columns, rows, len(slices)))
+    return Series(Volume(voxels, affine), tuple(one.header for one in slices))
+
+
 def _sorted_slices(path: Path, limit: int) -> tuple[list[_Slice], NDArray[np.float64]]:
     """Return the slices of the one series in a folder in the order of the volume's last axis, and its affine."""
     require("pydicom", path)

@@ -1,23 +1,25 @@
 """The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
+import hashlib
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.appearance import Appearance, Looks
-from fheat.data.case import Case, Dataset, Spacing
+from fheat.data.case import Case, Dataset
 from fheat.data.classes import Classes
+from fheat.data.fingerprint import Fingerprint, foreground
 from fheat.data.folds import Fold, with_fold
+from fheat.data.grid import SMALLEST_SHARE_OF_SCAN, common_grid, fitting_patch, outline, share_inside
 from fheat.data.intensity import Moments
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
-from fheat.data.plausible import Allowance, check_plausible
+from fheat.data.plausible import Allowance, check_not_constant, check_plausible
 from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
@@ -27,10 +29,10 @@ from fheat.system.progress import Progress, silent
 from fheat.training.settings import DataSettings
 
 Role = Literal["labelled", "unlabelled", "validation"]
+COMPARED_VOXELS = 2**14
+"""Number of voxels of a scan, evenly spaced, by which copies are recognised."""
 MOST_READERS = 8
 """Largest number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
-SMALLEST_SHARE_OF_SCAN = 0.5
-"""Smallest share of a crop that must come from the scan; the rest may be padding."""
 
 
 class ValidationScan(NamedTuple):
@@ -46,7 +48,8 @@ class Scans:
     """The scans of one run. Those to train on are packed one by one as they are read.
 
     The first `labelled` of `volumes` are trained with their labels, the rest without. `preprocessing` is what brought
-    them here, and what a model trained on them expects. `appearance` is what those to train on look like.
+    them here, and what a model trained on them expects. `appearance` is what those to train on look like as network
+    input, `fingerprint` what they look like as stored.
     """
 
     volumes: list[Packed]
@@ -56,6 +59,7 @@ class Scans:
     channels: int
     preprocessing: Preprocessing
     appearance: Appearance
+    fingerprint: Fingerprint
 
     @property
     def unlabelled(self) -> int:
@@ -107,8 +111,8 @@ def load_scans(
         return _read(*roles[index], as_stored, classes, patch, allow)
 
     def brought_to_the_grid(index: int) -> _Ready:
-        outline = reorient(ready[index].outline, str(common.orientation))
-        if common.orientation == orientation and common.steps(outline.spacing) == NOT_RESAMPLED:
+        turned = reorient(ready[index].outline, str(common.orientation))
+        if common.orientation == orientation and common.steps(turned.spacing) == NOT_RESAMPLED:
             return ready[index]
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
@@ -116,19 +120,19 @@ def load_scans(
         for scan in readers.map(read, range(1, len(roles))):
             ready.append(scan)
             progress(len(ready), len(roles))
-        common = _common_grid([scan.outline for scan in ready], wanted)
+        common = common_grid([scan.outline for scan in ready], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
-    channels = _common_channels(dataset, ready)
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
     return Scans(
         volumes=[scan.volume for scan in training if scan.volume is not None],
         labelled=sum(role == "labelled" for _, role in roles),
-        validation=[scan.held_out for scan in ready if scan.held_out is not None],
+        validation=_held_out(ready),
         names=[scan.case.id for scan in training],
-        channels=channels,
+        channels=_common_channels(dataset, ready),
         preprocessing=common,
         appearance=Appearance.of(scan.looks for scan in training),
+        fingerprint=_fingerprint(training, common),
     )
 
 
@@ -143,6 +147,11 @@ class _Ready:
     channels: int
     moments: tuple[Moments, ...]
     looks: Looks
+    content: bytes
+    """Hash of its shape and of evenly spaced voxels as stored; a copy in another type or orientation has the same."""
+    foreground: NDArray[np.float32] | None
+    """Intensities inside the label of a scan that is trained with it, (C, voxels)."""
+    lowest: float
     volume: Packed | None
     held_out: ValidationScan | None
 
@@ -179,6 +188,11 @@ def _check_declared(dataset: Dataset, training: Sequence[Case], validation: Sequ
             raise BadInput(case.images[0], "is held out for validation and has no label", "hold out another")
     if not training:
         raise BadInput(dataset.root, "has no training scans", "see fheat data check")
+    listed: dict[str, Case] = {}
+    for case in (*training, *validation):
+        if (other := listed.setdefault(case.id, case)) is not case:
+            where = f"in {other.split} and {case.split}" if other.split != case.split else f"twice in {case.split}"
+            raise BadInput(case.images[0], f"is the case {case.id}, which is listed {where}", "keep one of them")
 
 
 def _read(
@@ -195,18 +209,24 @@ def _read(
     label = None if role == "unlabelled" else read_label(case, image)
     if label is not None and case.label is not None:
         classes.check(case.label, label.data)
+    elif role != "unlabelled":
+        raise BadInput(case.images[0], "has no label and is not declared unlabelled", "add its label, or remove it")
     scan = preprocessing.scan(image, moments)
+    check_not_constant(case.images[0], scan)
     if "implausible-spacing" not in allow:
         check_plausible(case.images[0], scan)
     data, mask = scan.whole(), None if label is None else scan.label(label)
     held_out = ValidationScan(case.id, data, mask) if role == "validation" and mask is not None else None
     return _Ready(
         case=case,
-        outline=Volume(np.broadcast_to(np.uint8(0), image.data.shape), image.affine),
+        outline=outline(image),
         shape=data.shape[:3],
         channels=scan.channels,
         moments=scan.moments,
         looks=Looks.of(scan),
+        content=_content(image),
+        foreground=None if label is None or role != "labelled" else foreground(image, label.data),
+        lowest=float(image.data.min()),
         volume=None if held_out is not None else pack(data, mask, patch),
         held_out=held_out,
     )
@@ -220,23 +240,36 @@ def _common_channels(dataset: Dataset, scans: Sequence[_Ready]) -> int:
     return channels.pop()
 
 
-def _common_grid(outlines: Sequence[Volume], wanted: Preprocessing) -> Preprocessing:
-    """Return the preprocessing that brings all scans to one grid: what is wanted, else their own where they agree."""
-    orientations = {outline.orientation for outline in outlines}
-    orientation = wanted.orientation or (orientations.pop() if len(orientations) == 1 else "RAS")
-    spacings = np.array([reorient(outline, orientation).spacing for outline in outlines])
-    x, y, z = (float(step) for step in np.median(spacings, axis=0))
-    spacing: Spacing = wanted.spacing or (x, y, z)
-    return wanted.model_copy(update={"orientation": orientation, "spacing": spacing})
+def _fingerprint(training: Sequence[_Ready], grid: Preprocessing) -> Fingerprint:
+    inside = [scan.foreground for scan in training if scan.foreground is not None]
+    return Fingerprint.of([scan.outline for scan in training], inside, min(scan.lowest for scan in training), grid=grid)
+
+
+def _content(image: Volume) -> bytes:
+    data = reorient(image, "RAS").data
+    every = max(round((data.size / COMPARED_VOXELS) ** (1 / 3)), 1)
+    digest = hashlib.sha256(str(data.shape).encode())
+    digest.update(np.ascontiguousarray(data[::every, ::every, ::every], dtype=np.float32).data)
+    return digest.digest()
+
+
+def _held_out(scans: Sequence[_Ready]) -> list[ValidationScan]:
+    """Return the validation scans, or raise `BadInput` where one is a copy of a scan to train on."""
+    training = {scan.content: scan.case for scan in scans if scan.volume is not None}
+    for scan in scans:
+        if scan.held_out is not None and (same := training.get(scan.content)) is not None:
+            reason = f"is held out for validation and has the voxels of {same.id}, which is trained on"
+            raise BadInput(scan.case.images[0], reason, "remove one of them")
+    return [scan.held_out for scan in scans if scan.held_out is not None]
 
 
 def _check_sizes(scans: Sequence[_Ready], patch: Size) -> None:
     """Raise `BadInput` where crops of a scan would be padding for the most part."""
     for scan in scans:
-        inside = prod(min(length, size) / size for length, size in zip(scan.shape, patch, strict=True))
+        inside = share_inside(scan.shape, patch)
         if inside < SMALLEST_SHARE_OF_SCAN:
             shape, crop = (" x ".join(map(str, sizes)) for sizes in (scan.shape, patch))
-            fitting = (min(size, max(length // 16 * 16, 16)) for length, size in zip(scan.shape, patch, strict=True))
+            fitting = fitting_patch([other.shape for other in scans], patch)
             raise BadInput(
                 scan.case.images[0],
                 f"has {shape} voxels on the grid of the run, so {1 - inside:.0%} of a crop of {crop} would be padding",

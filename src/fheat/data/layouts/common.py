@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,9 @@ class Entry(Description):
     image: str | tuple[str, ...] = Field(min_length=1)
     label: str | None = None
     unlabelled: bool = False
+    case: str | None = Field(default=None, pattern=r"\A[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,199}\z")
+    """Id of the case, which names files: it has no slash and begins with no dot. By default the image names the case.
+    """
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -164,7 +168,7 @@ def cases_of(
         if entry.label is not None and not entry.unlabelled:
             label = inside(source.parent, entry.label, source=source, field=f"{where}.label", absolute=absolute)
         declared = entry.unlabelled or (unlabelled and label is None)
-        cases.append(Case(_name(images), images, label=label, unlabelled=declared, split=split))
+        cases.append(Case(entry.case or _name(images), images, label=label, unlabelled=declared, split=split))
     return tuple(cases)
 
 
@@ -172,10 +176,7 @@ def with_distinct_names(root: Path, cases: Sequence[Case]) -> tuple[Case, ...]:
     """Return the cases, all named by their paths if two images share a file name (`sub-1/t1.nii`, `sub-2/t1.nii`)."""
     if len({case.id for case in cases}) == len({case.images for case in cases}):
         return tuple(cases)
-    return tuple(
-        Case("_".join(_below(root, case.images[0])), case.images, case.label, case.unlabelled, case.split)
-        for case in cases
-    )
+    return tuple(replace(case, id="_".join(_below(root, case.images[0]))) for case in cases)
 
 
 def _name(images: tuple[Path, ...]) -> str:

@@ -1,12 +1,15 @@
 """MONAI datalist: one JSON file with lists `training`, `validation`, `testing`, `unlabelled` of images and labels.
 
-Relative paths start at the folder of the file and must stay inside it; absolute paths are accepted.
+Relative paths start at the folder of the file and must stay inside it; absolute paths are accepted. Classes stand in
+`labels`, as value and name (`{"1": "atrium"}`) or as name and value or values (`{"whole tumour": [1, 2, 4]}`). Where
+`values` is given, `{"0": 0, "255": 1}`, the value 255 of a label file is read as 1, and no other value may occur.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, field_validator
 
 from fheat.data.case import Dataset
 from fheat.data.layouts.common import (
@@ -39,9 +42,27 @@ class _Datalist(Description):
     validation: tuple[Entry, ...] = ()
     testing: tuple[Entry | str, ...] = ()
     test: tuple[Entry | str, ...] = ()
-    labels: dict[int, str] = Field(default_factory=dict)
+    labels: dict[str, str | int | tuple[int, ...]] = Field(default_factory=dict)
+    values: dict[int, NonNegativeInt] = Field(default_factory=dict)
     modality: dict[int, str] = Field(default_factory=dict)
     name: str | None = None
+
+    @field_validator("labels")
+    @classmethod
+    def _name_values(cls, labels: dict[str, Any]) -> dict[str, Any]:
+        for name, value in labels.items():
+            if isinstance(value, str) and not name.removeprefix("-").isdecimal():
+                raise ValueError(f"{name!r} is no label value: write value and name, or name and value")
+        return labels
+
+    def classes(self) -> dict[str, tuple[int, ...]]:
+        """Return the label values of each class."""
+        return {
+            value if isinstance(value, str) else name: (
+                (int(name),) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+            )
+            for name, value in self.labels.items()
+        }
 
 
 def recognises(path: Path) -> bool:
@@ -54,7 +75,7 @@ def read(path: Path) -> Dataset:
     source = _datalists(path)[0]
     stated = describe(_Datalist, source, load_json(source))
     cases = [
-        case
+        replace(case, values=tuple(stated.values.items()))
         for key, split, unlabelled in _LISTS
         for case in cases_of(
             getattr(stated, key), split=split, source=source, field=key, unlabelled=unlabelled, absolute=True
@@ -65,7 +86,7 @@ def read(path: Path) -> Dataset:
         root=source.parent,
         layout=NAME,
         cases=with_distinct_names(source.parent, cases),
-        labels={name: (value,) for value, name in stated.labels.items()},
+        labels=stated.classes(),
         channels=tuple(stated.modality[index] for index in sorted(stated.modality)),
     )
 
