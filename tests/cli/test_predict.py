@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fheat.inference.folder
+import fheat.inference.masks
 from fheat import BadInput, Card, Predictor, create_model, load, save
 from fheat.cli.main import main
 from fheat.data.appearance import Appearance, Looks
@@ -131,6 +132,8 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
         "weights": "gaussian",
         "flips": True,
         "largest_component": True,
+        "probabilities": False,
+        "uncertainty": None,
         "allow": [],
         "precision": "auto",
         "runtime": "auto",
@@ -183,7 +186,7 @@ def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, opti
 
 @pytest.mark.parametrize(
     ("room", "name", "call"),
-    [(fheat.inference.folder, "read_image", 2), (fheat.inference.folder, "write_nifti", 2), (os, "fsync", 5)],
+    [(fheat.inference.folder, "read_image", 2), (fheat.inference.masks, "write_nifti", 2), (os, "fsync", 5)],
     ids=["reading", "segmented", "writing"],
 )
 def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(

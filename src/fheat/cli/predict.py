@@ -15,12 +15,14 @@ from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
-from fheat.inference.folder import Changed, FolderWatcher, Workload
+from fheat.inference.folder import FolderWatcher, Workload
+from fheat.inference.masks import MAPS, Changed
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
+from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
@@ -44,7 +46,7 @@ class Predict:
 
     Example: fheat predict demo/model patient/series-3 masks --format seg
 
-    Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks
+    Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks --uncertainty disagreement
 
     Example: fheat predict la-4 cohort masks --engine ray --parallel 2
     """
@@ -72,6 +74,11 @@ class Predict:
     """Average over the eight mirror images of each window; eight times slower."""
     largest_component: bool = False
     """Keep only the largest connected component of each class."""
+    probabilities: bool = False
+    """Write ID_probabilities.nii.gz as well: the probability of each class, one channel per class, in float32."""
+    uncertainty: UncertaintyKind | None = None
+    """Write ID_uncertainty.nii.gz as well, from 0 to 1: the entropy of the probabilities, or the disagreement of flips
+    and models, which is the fraction of them with another class than their mean."""
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
     precision: Precision = "auto"
@@ -146,6 +153,7 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
                 preview=options.preview,
                 overwrite=options.overwrite,
                 changed=options.changed,
+                maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
     return _predictor(options, models).segment_folder(
@@ -234,6 +242,8 @@ def _predictor(options: Predict, models: Sequence[str], *, device: str | None = 
             batch=options.batch,
             flips=options.flips,
             largest_component=options.largest_component,
+            probabilities=options.probabilities,
+            uncertainty=options.uncertainty,
             device=device or options.device,
             runtime=options.runtime,
             precision=options.precision,

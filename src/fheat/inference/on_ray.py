@@ -7,7 +7,7 @@ The masks and the record are those of `predict_folder`. The scans of a worker th
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -18,16 +18,9 @@ import torch
 
 from fheat.data.case import Case
 from fheat.data.inputs import scans_at
-from fheat.inference.folder import (
-    Changed,
-    FolderWatcher,
-    LeftOut,
-    Masks,
-    Result,
-    attempt,
-    fill_record,
-)
+from fheat.inference.folder import FolderWatcher, attempt, fill_record
 from fheat.inference.ledger import Ledger
+from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Result
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, new_record
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
@@ -53,6 +46,7 @@ def predict_on_ray(
     preview: bool = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
+    maps: Sequence[str] = (),
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, on all machines of a cluster; see `predict_folder` for what is not said here.
@@ -69,9 +63,11 @@ def predict_on_ray(
         preview: as for `predict_folder`.
         overwrite: as for `predict_folder`.
         changed: as for `predict_folder`.
+        maps: which of `fheat.inference.masks.MAPS` the predictors were made for.
         watcher: hears of every scan that is segmented or refused.
     """
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed)
+    maps = tuple(name for name in MAPS if name in maps)
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed, maps=maps)
     cases = scans_at(source)
     masks.check(source, cases)
     with cluster(address) as ray:
@@ -82,7 +78,7 @@ def predict_on_ray(
             ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
             earlier = {case.id: masks.earlier(case, ledger, record.making) for case in cases}
             left = [case for case in cases if earlier[case.id] is None]
-            journal.begin([masks.path(case).name for case in left])
+            journal.begin([path.name for case in left for path in masks.paths(case)])
             results = chain([done for done in earlier.values() if done is not None], pool.results(left))
             fill_record(record, cases, masks, results, watcher or FolderWatcher(), ledger, journal)
         finally:

@@ -28,6 +28,8 @@ class SegmentedScan:
     """Hash of each file, before it was read; of a DICOM series one for all."""
     mask: str
     mask_sha256: str
+    maps_sha256: dict[str, str]
+    """Hash of each file with probabilities or uncertainty, by its name."""
     shape: list[int]
     spacing: list[float]
     orientation: str
@@ -64,7 +66,7 @@ class PredictionRecord:
     """Hash of all that the model adds to a mask; see `Predictor.model_sha256`."""
     input: str
     settings: dict[str, Any]
-    """All that was chosen and changes masks."""
+    """All that was chosen and changes masks or the maps beside them."""
     versions: dict[str, str]
     device: str
     complete: bool = False
@@ -112,6 +114,8 @@ def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
             "weights": predictor.weights,
             "flips": predictor.flips,
             "largest_component": predictor.largest_component,
+            "probabilities": predictor.probabilities,
+            "uncertainty": predictor.uncertainty,
             "allow": predictor.allow,
             "precision": predictor.wanted_precision,
             "runtime": predictor.wanted_runtime,
