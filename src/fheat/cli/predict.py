@@ -44,7 +44,7 @@ class Predict:
 
     Example: fheat predict la-4 scan.nii.gz masks
 
-    Example: fheat predict demo/model patient/series-3 masks --format seg
+    Example: fheat predict demo/model patients masks --format seg --series "LGE axial"
 
     Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks --uncertainty disagreement
 
@@ -56,11 +56,14 @@ class Predict:
     are written one after the other, before INPUT."""
     input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
-    files, a folder of such folders, or a dataset."""
+    files, a tree of such folders (patients, studies, series), or a dataset."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the masks; created if needed."""
     format: MaskFormat = "nifti"
     """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
+    series: str | None = None
+    """UID or description of the DICOM series to segment; by default all series of images but localisers and secondary
+    captures."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
     """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a seventh
     of the windows: nearly the same mask, but up to a tenth of the voxels, at the edges, is not looked at."""
@@ -153,6 +156,7 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
                 preview=options.preview,
                 overwrite=options.overwrite,
                 changed=options.changed,
+                series=options.series,
                 maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
@@ -163,6 +167,7 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
         preview=options.preview,
         overwrite=options.overwrite,
         changed=options.changed,
+        series=options.series,
         watcher=watcher,
     )
 
@@ -180,6 +185,10 @@ class _Watcher(FolderWatcher):
         """Print what differs most in a scan that does not look like the training scans."""
         if scan.unusual:
             print(f"note: {printable(unusual_text(scan.id, scan.unusual))}", file=sys.stderr)
+
+    def skipped(self, name: str, reason: str) -> None:
+        """Print what is no scan and why."""
+        print(printable(f"skipped {name}: {reason}"), file=sys.stderr)
 
     def refused(self, case: str, reason: str) -> None:
         """Print the scan and the reason."""

@@ -25,6 +25,8 @@ class Case:
     split: str = "train"
     spacing: Spacing | None = None
     """Distance of voxels in millimetres, given by the layout if the files have no geometry (h5)."""
+    files: tuple[Path, ...] = ()
+    """Slices of a DICOM series, where its folder holds other files too, or where they lie in several folders."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from fheat.data.case import Case
-from fheat.data.inputs import scans_at
+from fheat.data.dicom_tree import FoundScans
+from fheat.data.inputs import find_scans
 from fheat.data.read import read_image
 from fheat.inference.ledger import Journal, Ledger, file_sha256, scan_sha256
 from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Result
@@ -47,6 +48,9 @@ class FolderWatcher:
     def segmented(self, scan: SegmentedScan) -> None:
         """Hear that a mask is written, and in what the scan is unlike the training scans of the model."""
 
+    def skipped(self, name: str, reason: str) -> None:
+        """Hear that something among the scans is no scan, before the first of them."""
+
     def refused(self, case: str, reason: str) -> None:
         """Hear that a scan is not segmented."""
 
@@ -65,6 +69,7 @@ def predict_folder(
     preview: bool = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
+    series: str | None = None,
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, in the scan's own place, and return the record of what was done.
@@ -72,12 +77,13 @@ def predict_folder(
     Args:
         predictor: what segments a scan. Where it has `probabilities` or `uncertainty`, ID_probabilities.nii.gz and
             ID_uncertainty.nii.gz are written beside the mask.
-        source: a scan, a folder of scans, a DICOM series, a folder of series, or a dataset; see `data.inputs.scans_at`.
+        source: a scan, a folder of scans, a DICOM series, a tree of them, or a dataset; see `data.inputs.find_scans`.
         target: folder for the masks, created if needed.
         mask_format: `nifti` writes ID.nii.gz, `seg` DICOM SEG (ID.dcm) for DICOM series.
         preview: write ID.png, a picture of the mask's contour on three planes, too.
         overwrite: replace masks that exist, whoever made them.
         changed: what to do with a scan that has a mask of ours of another scan, model or setting.
+        series: UID or description of the DICOM series to segment, where there are others.
         watcher: hears what becomes of each scan.
 
     A mask that exists is kept where the hashes of mask, scan and model and the settings are those that run.json states.
@@ -92,9 +98,11 @@ def predict_folder(
     heard = watcher or FolderWatcher()
     maps = tuple(name for name in MAPS if getattr(predictor, name))
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed, maps=maps)
-    cases = scans_at(source)
+    found = find_scans(source, series)
+    cases = found.cases
     masks.check(source, cases)
     record = new_record(predictor, source)
+    tell_skipped(record, found, heard)
     ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
 
     def results() -> Generator[Result, None, None]:
@@ -103,9 +111,16 @@ def predict_folder(
                 done = masks.earlier(case, ledger, record.making)
                 yield done or attempt(case, predictor, masks, heard, journal)
 
-    with closing(results()) as found:
-        fill_record(record, cases, masks, found, heard, ledger, journal)
+    with closing(results()) as made:
+        fill_record(record, cases, masks, made, heard, ledger, journal)
     return record
+
+
+def tell_skipped(record: PredictionRecord, found: FoundScans, watcher: FolderWatcher) -> None:
+    """Enter what lies among the scans and is none, such as the structures of a DICOM study."""
+    record.skipped.update(found.skipped)
+    for name, reason in found.skipped.items():
+        watcher.skipped(name, reason)
 
 
 def fill_record(
@@ -156,7 +171,7 @@ def _segment(
     """Read, segment and write one scan."""
     begin = time.perf_counter()
     hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
-    source = read_series(case.images[0]) if masks.format == "seg" else read_image(case)
+    source = read_series(case.images[0], files=case.files) if masks.format == "seg" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
     workload = _workload(predictor, scan)
@@ -195,7 +210,7 @@ def _segment(
 
 def _hashes(case: Case) -> tuple[str, ...]:
     try:
-        return scan_sha256(case.images)
+        return scan_sha256(case.images, case.files)
     except OSError as error:
         path = error.filename or case.images[0]
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None

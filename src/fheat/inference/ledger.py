@@ -179,9 +179,12 @@ def model_sha256(network: nn.Module, card: Card) -> str:
     return digest.hexdigest()
 
 
-def scan_sha256(images: Sequence[Path]) -> tuple[str, ...]:
-    """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names."""
-    return tuple(_series_sha256(image) if image.is_dir() else file_sha256(image) for image in images)
+def scan_sha256(images: Sequence[Path], files: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names.
+
+    `files` are the slices of a series, where not all files in its folder belong to it.
+    """
+    return tuple(_series_sha256(image, files) if image.is_dir() else file_sha256(image) for image in images)
 
 
 def file_sha256(path: Path) -> str:
@@ -190,9 +193,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _series_sha256(folder: Path) -> str:
+def _series_sha256(folder: Path, files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
+    for file in sorted(files or folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
             digest.update(f"{os.fsencode(file.name).hex()} {file_sha256(file)}\n".encode())
     return digest.hexdigest()

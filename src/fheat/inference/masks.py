@@ -66,7 +66,7 @@ class Masks:
         """
         if self.overwrite:
             return None
-        images = cache(partial(scan_sha256, case.images))
+        images = cache(partial(scan_sha256, case.images, case.files))
         try:
             found = {path: ledger.standing(path, images, making) for path in self.paths(case)}
         except (BadInput, OSError):  # of a scan that cannot be read, which is refused with its reason

@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 
 from fheat.data.case import Case
-from fheat.data.inputs import scans_at
-from fheat.inference.folder import FolderWatcher, attempt, fill_record
+from fheat.data.inputs import find_scans
+from fheat.inference.folder import FolderWatcher, attempt, fill_record, tell_skipped
 from fheat.inference.ledger import Ledger
 from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Result
 from fheat.inference.predictor import MaskFormat, Predictor
@@ -47,6 +47,7 @@ def predict_on_ray(
     overwrite: bool = False,
     changed: Changed = "recompute",
     maps: Sequence[str] = (),
+    series: str | None = None,
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, on all machines of a cluster; see `predict_folder` for what is not said here.
@@ -64,23 +65,26 @@ def predict_on_ray(
         overwrite: as for `predict_folder`.
         changed: as for `predict_folder`.
         maps: which of `fheat.inference.masks.MAPS` the predictors were made for.
+        series: as for `predict_folder`.
         watcher: hears of every scan that is segmented or refused.
     """
     maps = tuple(name for name in MAPS if name in maps)
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed, maps=maps)
-    cases = scans_at(source)
+    found = find_scans(source, series)
+    cases, heard = found.cases, watcher or FolderWatcher()
     masks.check(source, cases)
     with cluster(address) as ray:
         share = share_of(machines_of(ray), parallel or 1, device)
         pool = _Pool(ray, share, build, masks)
         try:
             record = pool.begin(source)
+            tell_skipped(record, found, heard)
             ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
             earlier = {case.id: masks.earlier(case, ledger, record.making) for case in cases}
             left = [case for case in cases if earlier[case.id] is None]
             journal.begin([path.name for case in left for path in masks.paths(case)])
             results = chain([done for done in earlier.values() if done is not None], pool.results(left))
-            fill_record(record, cases, masks, results, watcher or FolderWatcher(), ledger, journal)
+            fill_record(record, cases, masks, results, heard, ledger, journal)
         finally:
             pool.end()
     return record

@@ -199,6 +199,7 @@ class Predictor:
         preview: bool = True,
         overwrite: bool = False,
         changed: "Changed" = "recompute",
+        series: str | None = None,
         watcher: "FolderWatcher | None" = None,
     ) -> "PredictionRecord":
         """Segment every scan of a folder, a file or a dataset; see `fheat.inference.folder.predict_folder`."""
@@ -212,6 +213,7 @@ class Predictor:
             preview=preview,
             overwrite=overwrite,
             changed=changed,
+            series=series,
             watcher=watcher,
         )
 
@@ -227,10 +229,7 @@ class Predictor:
 
     @cached_property
     def model_sha256(self) -> str:
-        """Hash of all that the model adds to a mask: weights, layers, preprocessing, classes and regions.
-
-        Unlike the hash of a weight file it is known of every network, also of one in memory.
-        """
+        """Hash of all that the model adds to a mask, known of every network; see `fheat.inference.ledger`."""
         return model_sha256(self.network, self.card)
 
     @property

@@ -72,6 +72,8 @@ class PredictionRecord:
     complete: bool = False
     """Whether the run came to its end; an interrupted one lists what it had done."""
     cases: list[SegmentedScan] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What lay among the scans and is none, such as the structures of a DICOM study, each with the reason."""
     kept: list[str] = field(default_factory=list)
     """Scans that had a mask of the same scan, model and settings already."""
     refused: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Scans and masks on disk, one format per file. A file whose geometry cannot be trusted is refused."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from fheat.io.confined import read_confined
 from fheat.io.content import SIZE_LIMIT
+from fheat.io.dicom_series import SeriesFacts, parse_series
 from fheat.io.nifti import read_nifti as read_nifti
 from fheat.io.nifti import write_nifti as write_nifti
 from fheat.io.volume import Volume as Volume
@@ -18,29 +20,37 @@ from fheat.system.trust import trusting as trusting
 if TYPE_CHECKING:
     from fheat.io.dicom import Series
 
-__all__ = ["Volume", "read_nifti", "read_series", "read_volume", "trusting", "write_nifti"]
+__all__ = ["Volume", "list_series", "read_nifti", "read_series", "read_volume", "trusting", "write_nifti"]
 
 
-def read_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+def read_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Volume:
     """Read a scan or a mask from a NIfTI file, an NRRD file or the folder of a DICOM series, or raise `BadInput`.
 
     Args:
         path: the file or the folder.
+        files: the slices of a DICOM series whose folder holds other files too; see `fheat.io.dicom.read_dicom`.
         limit: largest number of bytes of voxels; see the reader of each format.
 
     Another process with bounded memory and time parses the file (`fheat.io.confined`), unless `trusting` says that this
     one may. The result is the same.
     """
     if is_trusting():
-        return parse_volume(path, limit=limit)
-    content = read_confined("volume", path, limit)
+        return parse_volume(path, files=files, limit=limit)
+    content = read_confined("volume", path, limit, files)
     affine = np.zeros((4, 4)) if content.affine is None else content.affine
     if content.arrays.keys() != {"image"} or geometry_fault(affine) is not None:
         raise BadInput(path, "is damaged (the answer of its reader makes no sense)", "copy it again from its source")
     return Volume(content.arrays["image"], affine)
 
 
-def read_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> "Series":
+def list_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple[SeriesFacts, ...]:
+    """Return the DICOM series in a folder, or raise `BadInput`; the headers are parsed as in `read_volume`."""
+    if is_trusting():
+        return parse_series(folder, limit=limit)
+    return read_confined("series", folder, limit).series
+
+
+def read_series(folder: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> "Series":
     """Read the DICOM series in a folder with the headers of its slices, or raise `BadInput`.
 
     The pixels are unpacked as `read_volume` does it. The headers, which it has found to be sound, are then read in this
@@ -49,17 +59,18 @@ def read_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> "Series":
     from fheat.io.dicom import Series, read_dicom, read_headers
 
     if is_trusting():
-        return read_dicom(folder, limit=limit)
-    return Series(read_volume(folder, limit=limit), read_headers(folder, limit=limit))
+        return read_dicom(folder, files=files, limit=limit)
+    volume = read_volume(folder, files=files, limit=limit)
+    return Series(volume, read_headers(folder, files=files, limit=limit))
 
 
-def parse_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+def parse_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Volume:
     """Read a file in this process; see `read_volume`."""
     source = Path(path)
     if source.is_dir():
         from fheat.io.dicom import read_dicom
 
-        return read_dicom(source, limit=limit).volume
+        return read_dicom(source, files=files, limit=limit).volume
     if source.name.endswith((".nii", ".nii.gz")):
         return read_nifti(source, limit=limit)
     if source.suffix == ".nrrd":

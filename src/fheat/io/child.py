@@ -1,9 +1,9 @@
 """The process in which files from outside are parsed, so that a malicious file can break this process only.
 
-`fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "folder", "limit",
+`fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "files", "folder", "limit",
 "seconds"}`, where `folder` is the one that a relative path starts from. The answer is one line of JSON and then the
 bytes of the arrays. The line is `{"error": [path, reason, remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...],
-"affine"}` with the order "C" or "F" of the bytes; both have `"warnings": [[class, text], ...]`.
+"affine"}` with the order "C" or "F" of the bytes, or `{"series": [...]}`; all have `"warnings": [[class, text], ...]`.
 
 The process has bounded memory and time. Formats whose parsers are large libraries in C, HDF5 and the compressed pixels
 of DICOM, are read in a fork of it where the system can fork, so that such a file cannot affect the next one. The
@@ -15,6 +15,7 @@ import ctypes
 import importlib
 import json
 import os
+import pathlib
 import select
 import signal
 import sys
@@ -33,7 +34,7 @@ MOST_FILES = 64
 LIBRARIES = {
     "nifti": ("fheat.io.nifti",),
     "nrrd": ("fheat.io.nrrd", "nrrd"),
-    "dicom": ("fheat.io.dicom", "pydicom", "pydicom.pixels.decoders"),
+    "dicom": ("fheat.io.dicom", "fheat.io.dicom_series", "pydicom", "pydicom.pixels.decoders"),
     "h5": ("fheat.io.h5", "h5py"),
 }
 """Modules that a format needs."""
@@ -137,9 +138,13 @@ def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
         warnings.simplefilter("ignore", ResourceWarning)  # the files of this process are no concern of the parent
         try:
             os.chdir(request["folder"])
-            arrays, affine = read(request["kind"], request["path"], request["limit"])
-            described = [(name, data.dtype.str, data.shape, order_of(data)) for name, data in arrays.items()]
-            reply: dict[str, Any] = {"arrays": described, "affine": affine}
+            reply: dict[str, Any]
+            if request["kind"] == "series":
+                reply = {"series": listed(request["path"], request["limit"])}
+            else:
+                arrays, affine = read(request["kind"], request["path"], request["files"], request["limit"])
+                described = [(name, data.dtype.str, data.shape, order_of(data)) for name, data in arrays.items()]
+                reply = {"arrays": described, "affine": affine}
         except MemoryError:
             reply = {"error": (request["path"], "needs more memory than its size allows", "check how it was written")}
         except Exception as error:  # `BadInput`, or what a library raises on a damaged file and no reader foresaw
@@ -160,7 +165,16 @@ def refusal(path: str, error: Exception) -> tuple[str, str, str]:
     return path, f"is damaged ({type(error).__name__}: {error})", "copy it again from its source"
 
 
-def read(kind: str, path: str, limit: int) -> tuple[dict[str, Any], Any]:
+def listed(path: str, limit: int) -> list[dict[str, Any]]:
+    """Return the DICOM series of a folder, each as a mapping."""
+    from dataclasses import asdict
+
+    from fheat.io.dicom_series import parse_series
+
+    return [asdict(one) for one in parse_series(path, limit=limit)]
+
+
+def read(kind: str, path: str, files: list[str], limit: int) -> tuple[dict[str, Any], Any]:
     """Return the arrays of a file by name, each contiguous, and their affine as nested lists, if the file states it."""
     import numpy
 
@@ -170,7 +184,7 @@ def read(kind: str, path: str, limit: int) -> tuple[dict[str, Any], Any]:
         return parse_h5(path, limit), None
     from fheat.io import parse_volume
 
-    volume = parse_volume(path, limit=limit)
+    volume = parse_volume(path, files=[pathlib.Path(file) for file in files], limit=limit)
     data = volume.data
     contiguous = data.flags.c_contiguous or data.flags.f_contiguous
     return {"image": data if contiguous else numpy.asfortranarray(data)}, volume.affine.tolist()
