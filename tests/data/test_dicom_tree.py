@@ -181,3 +181,19 @@ def test_the_verb_walks_a_tree_and_says_what_it_skips(tree, tmp_path, capsys):
     assert read_nifti(tmp_path / "one" / "anna_study1_deeper_still_cine.nii.gz").data.shape == SHAPE
     assert main([*one[:-1], "T9"]) == 3
     assert "has no series 'T9'" in capsys.readouterr().err
+
+
+def test_contours_of_every_series(tree, tmp_path):
+    import pydicom
+
+    torch.manual_seed(0)
+    card = Card(classes=("background", "left atrium"), window=Window(size=(16, 16, 16), stride=(16, 16, 16)))
+    model = str(save(create_model("miniature", patch_size=(16, 16, 16)), tmp_path / "model", card))
+    words = ["predict", model, str(tree / "anna"), str(tmp_path / "out"), "--no-preview", "--device", "cpu"]
+    assert main([*words, "--format", "rtstruct"]) == 0
+    names = ["run.json", "study1_deeper_still_cine_rtstruct.dcm", "study1_lge_rtstruct.dcm"]
+    assert sorted(os.listdir(tmp_path / "out")) == names
+    stored = pydicom.dcmread(tmp_path / "out" / names[2])
+    (one,) = stored.RTROIObservationsSequence
+    assert one.RTROIIdentificationCodeSequence[0].CodeValue == "82471001"
+    assert stored.ROIContourSequence[0].ContourSequence

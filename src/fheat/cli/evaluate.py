@@ -27,9 +27,9 @@ MOST_REFUSALS_SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score masks against references, two NIfTI files or two folders matched by file name. Prints Dice, Jaccard and
-    surface distances for each case and class, and their means, each with the number of cases behind it. Cases that
-    cannot be compared are named, the others are still scored, and the exit code is 3.
+    """Score masks against references: two files, NIfTI or DICOM SEG, or two folders matched by file name. Prints Dice,
+    Jaccard and surface distances for each case and class, and their means, each with the number of cases behind it.
+    Cases that cannot be compared are named, the others are still scored, and the exit code is 3.
 
     Given two files of results (.json or .csv) instead, test whether the second differs from the first, with a paired
     Wilcoxon signed-rank test for each class and Holm's correction.

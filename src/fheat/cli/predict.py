@@ -60,7 +60,7 @@ class Predict:
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the masks; created if needed."""
     format: MaskFormat = "nifti"
-    """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
+    """Write ID.nii.gz; for DICOM input also DICOM SEG (ID.dcm), or contours as RT Structure Set (ID_rtstruct.dcm)."""
     series: str | None = None
     """UID or description of the DICOM series to segment; by default all series of images but localisers and secondary
     captures."""

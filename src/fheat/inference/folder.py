@@ -79,7 +79,8 @@ def predict_folder(
             ID_uncertainty.nii.gz are written beside the mask.
         source: a scan, a folder of scans, a DICOM series, a tree of them, or a dataset; see `data.inputs.find_scans`.
         target: folder for the masks, created if needed.
-        mask_format: `nifti` writes ID.nii.gz, `seg` DICOM SEG (ID.dcm) for DICOM series.
+        mask_format: `nifti` writes ID.nii.gz; for DICOM series `seg` writes DICOM SEG (ID.dcm), and `rtstruct` contours
+            (ID_rtstruct.dcm).
         preview: write ID.png, a picture of the mask's contour on three planes, too.
         overwrite: replace masks that exist, whoever made them.
         changed: what to do with a scan that has a mask of ours of another scan, model or setting.
@@ -171,7 +172,7 @@ def _segment(
     """Read, segment and write one scan."""
     begin = time.perf_counter()
     hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
-    source = read_series(case.images[0], files=case.files) if masks.format == "seg" else read_image(case)
+    source = read_series(case.images[0], files=case.files) if masks.format != "nifti" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
     workload = _workload(predictor, scan)
@@ -184,7 +185,7 @@ def _segment(
         prediction = predictor.predict(scan, progress=show, check=False)
     if journal is not None:
         journal.begin([path.name for path in masks.paths(case)])
-    masks.write(case, source, prediction, predictor.labels)
+    masks.write(case, source, prediction, predictor.labels, predictor.card.codes)
     mask = prediction.mask
     return SegmentedScan(
         id=case.id,

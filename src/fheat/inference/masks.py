@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
@@ -14,13 +14,17 @@ from fheat.inference.ledger import Ledger, Making, scan_sha256
 from fheat.inference.postprocessing import Prediction
 from fheat.inference.predictor import MaskFormat
 from fheat.inference.record import SegmentedScan
+from fheat.io.codes import SegmentCode
 from fheat.io.dicom import Series
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
+from fheat.io.rtstruct import write_rtstruct
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 
+ENDINGS: Final[dict[MaskFormat, str]] = {"nifti": ".nii.gz", "seg": ".dcm", "rtstruct": "_rtstruct.dcm"}
+"""How the file of a mask ends."""
 MAPS: Final = ("probabilities", "uncertainty")
 """What may be written beside a mask: attributes of `Predictor` and of `Prediction`."""
 Changed = Literal["recompute", "refuse"]
@@ -57,7 +61,7 @@ class Masks:
 
     def path(self, case: Case) -> Path:
         """Return the file of the mask of a scan."""
-        return self.folder / f"{case.id}{'.dcm' if self.format == 'seg' else '.nii.gz'}"
+        return self.folder / f"{case.id}{ENDINGS[self.format]}"
 
     def earlier(self, case: Case, ledger: Ledger, making: Making) -> Result | None:
         """Return what an earlier run, or a file in the place of the mask, make of a scan; None if it is still to do.
@@ -95,8 +99,11 @@ class Masks:
                 raise BadInput(
                     source, f"has two scans named {case.id}, {files}", "rename one: their masks would collide"
                 )
-        if self.format == "seg" and not all(case.images[0].is_dir() for case in cases):
-            raise ValueError("DICOM SEG refers to a DICOM series: give a DICOM folder, or leave out --format seg")
+        if self.format != "nifti" and not all(case.images[0].is_dir() for case in cases):
+            kind = "DICOM SEG" if self.format == "seg" else "RTSTRUCT"
+            raise ValueError(
+                f"{kind} refers to a DICOM series: give a DICOM folder, or leave out --format {self.format}"
+            )
         inputs = {os.path.realpath(image) for case in cases for image in case.images}
         written: dict[Path, Case] = {}
         for case in cases:
@@ -114,7 +121,14 @@ class Masks:
         names = chain(["run.json"], (f"run-{number}.json" for number in count(2)))
         return next(self.folder / name for name in names if not (self.folder / name).exists())
 
-    def write(self, case: Case, source: Volume | Series, prediction: Prediction, labels: Sequence[str]) -> None:
+    def write(
+        self,
+        case: Case,
+        source: Volume | Series,
+        prediction: Prediction,
+        labels: Sequence[str],
+        codes: Mapping[int, SegmentCode],
+    ) -> None:
         """Write the preview, the maps and then the mask, whose presence says that the scan is done."""
         try:
             if self.preview:
@@ -124,8 +138,9 @@ class Masks:
                 write_file(self.folder / f"{case.id}.png", preview_png(scan, prediction.mask, labels))
             for name, path in zip(self.maps, self.paths(case)[1:], strict=True):
                 write_nifti(getattr(prediction, name), path)
-            if isinstance(source, Series) and self.format == "seg":
-                write_dicom_seg(prediction.mask, source, self.path(case), ("background", *labels))
+            if isinstance(source, Series) and self.format != "nifti":
+                write = write_dicom_seg if self.format == "seg" else write_rtstruct
+                write(prediction.mask, source, self.path(case), ("background", *labels), codes=codes)
             else:
                 write_nifti(prediction.mask, self.path(case))
         except OSError as error:

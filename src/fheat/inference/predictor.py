@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from fheat.inference.masks import Changed
     from fheat.inference.record import PredictionRecord
 
-MaskFormat = Literal["nifti", "seg"]
-"""Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
+MaskFormat = Literal["nifti", "seg", "rtstruct"]
+"""Kind of file that masks are written to: NIfTI; for DICOM series also DICOM SEG, or contours as RT Structure Set."""
 
 
 class UnusualScan(UserWarning):

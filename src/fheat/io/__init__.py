@@ -24,15 +24,15 @@ __all__ = ["Volume", "list_series", "read_nifti", "read_series", "read_volume", 
 
 
 def read_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Volume:
-    """Read a scan or a mask from a NIfTI file, an NRRD file or the folder of a DICOM series, or raise `BadInput`.
+    """Read a scan or a mask from a NIfTI file, an NRRD file, the folder of a DICOM series, or a DICOM SEG (.dcm).
 
     Args:
         path: the file or the folder.
         files: the slices of a DICOM series whose folder holds other files too; see `fheat.io.dicom.read_dicom`.
         limit: largest number of bytes of voxels; see the reader of each format.
 
-    Another process with bounded memory and time parses the file (`fheat.io.confined`), unless `trusting` says that this
-    one may. The result is the same.
+    Raises `BadInput` for what cannot be read. Another process with bounded memory and time parses the file
+    (`fheat.io.confined`), unless `trusting` says that this one may. The result is the same.
     """
     if is_trusting():
         return parse_volume(path, files=files, limit=limit)
@@ -77,6 +77,10 @@ def parse_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = S
         from fheat.io.nrrd import read_nrrd
 
         return read_nrrd(source, limit=limit)
+    if source.suffix == ".dcm" and source.exists():
+        from fheat.io.dicom_seg import parse_dicom_seg
+
+        return parse_dicom_seg(source, limit=limit)
     if not source.exists():
         raise BadInput(source, "does not exist", "check the path")
     raise BadInput(source, "is not of a kind that can be read", "give .nii, .nii.gz, .nrrd or a folder of DICOM files")

@@ -35,10 +35,13 @@ LIBRARIES = {
     "nifti": ("fheat.io.nifti",),
     "nrrd": ("fheat.io.nrrd", "nrrd"),
     "dicom": ("fheat.io.dicom", "fheat.io.dicom_series", "pydicom", "pydicom.pixels.decoders"),
+    "seg": ("fheat.io.dicom_seg", "highdicom"),
     "h5": ("fheat.io.h5", "h5py"),
 }
 """Modules that a format needs."""
-OWN_PROCESS = ("dicom", "h5")
+ENDINGS = {".nrrd": "nrrd", ".dcm": "seg"}
+"""Formats of files by their ending; all others are NIfTI."""
+OWN_PROCESS = ("dicom", "seg", "h5")
 """Formats of which each file, or each series, is read in a process of its own."""
 
 
@@ -79,7 +82,9 @@ def kind_of(request: dict[str, Any]) -> str:
     path = os.path.join(request["folder"], request["path"])
     if request["kind"] == "h5":
         return "h5"
-    return "dicom" if os.path.isdir(path) else "nrrd" if path.endswith(".nrrd") else "nifti"
+    if os.path.isdir(path):
+        return "dicom"
+    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), "nifti")
 
 
 def load_libraries(kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation of masks on disk: two NIfTI files, or two folders of them matched by name, become a table of scores."""
+"""Evaluation of masks on disk: two files, or two folders of them matched by name, become a table of scores."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fheat.io import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
+from fheat.metrics.grids import on_one_grid
 from fheat.metrics.pairs import Pair, declared_labels, match_files
 from fheat.metrics.table import ScoreRow, Table
 from fheat.system.errors import BadInput
@@ -48,7 +49,7 @@ def evaluate_files(
     progress: Progress = silent,
     versions: Mapping[str, str] | None = None,
 ) -> Table:
-    """Compare two NIfTI files, or two folders of them matched by name, case by case.
+    """Compare two masks, NIfTI files or DICOM SEGs, or two folders of them matched by name, case by case.
 
     Args:
         prediction: file or folder of the predicted masks.
@@ -137,7 +138,13 @@ def _for_each(
 def _score_case(pair: Pair, labels: Labels, *, voxels: bool, tolerance: float) -> CaseScores:
     prediction, predicted_values = _read_label_map(pair.prediction)
     reference, true_values = _read_label_map(pair.reference)
-    if difference := grid_difference(reference, prediction):
+    partial = pair.prediction.suffix == ".dcm", pair.reference.suffix == ".dcm"
+    if any(partial):
+        try:
+            prediction, reference = on_one_grid(prediction, reference, partial)
+        except ValueError as error:
+            raise BadInput(pair.prediction, str(error), "give masks of one scan") from None
+    elif difference := grid_difference(reference, prediction):
         reason = f"field {difference.field} is {difference.second}, that of the reference {difference.first}"
         raise BadInput(pair.prediction, reason, "resample it to the reference")
     known = {0}.union(*labels.values())

@@ -13,7 +13,7 @@ from fheat.system.errors import BadInput
 from fheat.system.files import TABLE_LIMIT, read_capped
 from fheat.system.text import printable
 
-ENDINGS: Final = (".nii.gz", ".nii")
+ENDINGS: Final = (".nii.gz", ".nii", ".dcm")
 _REMEDY: Final = "mend it or name the classes yourself"
 
 
@@ -31,8 +31,8 @@ def match_files(
 ) -> tuple[list[Pair], dict[str, str], list[str]]:
     """Return the pairs sorted by case, the refused cases with reasons, and notes on files without a partner.
 
-    The case is the file name without `.nii` or `.nii.gz`. nnU-Net's channel suffix `_0000` is no part of it where only
-    one of the two files has it.
+    The case is the file name without `.nii`, `.nii.gz` or `.dcm`, which is a DICOM SEG. nnU-Net's channel suffix
+    `_0000` is no part of it where only one of the two files has it.
     """
     for path in (prediction, reference):
         if not path.exists():
@@ -45,9 +45,7 @@ def match_files(
     predicted, true = _by_case(prediction), _by_case(reference)
     predicted, true = _without_channel(predicted, true), _without_channel(true, predicted)
     if not true:
-        raise BadInput(reference, "holds no .nii or .nii.gz file", "give the folder with the reference masks")
-    if not predicted and any(file.suffix == ".dcm" for file in prediction.iterdir()):
-        raise BadInput(prediction, "holds DICOM files and masks are read from NIfTI", "predict with --format nifti")
+        raise BadInput(reference, "holds no .nii, .nii.gz or .dcm file", "give the folder with the reference masks")
     pairs, refused, left_out = [], {}, []
     for case in sorted(true):
         files = predicted.get(case, [])
@@ -71,7 +69,7 @@ def match_files(
 
 
 def _by_case(folder: Path) -> dict[str, list[Path]]:
-    """Return the NIfTI files of a folder by case; hidden files and files of other kinds are ignored."""
+    """Return the NIfTI files and DICOM SEGs of a folder by case; hidden files and files of other kinds are ignored."""
     cases: dict[str, list[Path]] = {}
     for file in sorted(folder.iterdir()):
         if file.name.endswith(ENDINGS) and not file.name.startswith("."):
@@ -80,7 +78,7 @@ def _by_case(folder: Path) -> dict[str, list[Path]]:
 
 
 def _case_id(file: Path) -> str:
-    return printable(file.name.removesuffix(".gz").removesuffix(".nii") or file.name)
+    return printable(file.name.removesuffix(".gz").removesuffix(".nii").removesuffix(".dcm") or file.name)
 
 
 def _without_channel(cases: dict[str, list[Path]], others: dict[str, list[Path]]) -> dict[str, list[Path]]:

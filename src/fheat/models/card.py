@@ -16,6 +16,7 @@ from pydantic import (
 
 from fheat.data.appearance import Appearance
 from fheat.data.preprocessing import Preprocessing
+from fheat.io.codes import SegmentCode
 
 
 class _Strict(BaseModel):
@@ -39,6 +40,8 @@ class Card(_Strict):
     regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
     """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
+    codes: dict[Annotated[int, Field(ge=1, le=255)], SegmentCode] = Field(default_factory=dict)
+    """What each label value shows, for DICOM; a value without an entry is looked up by name, see `fheat.io.codes`."""
     preprocessing: Preprocessing = Preprocessing()
     """How a stored scan becomes the network's input; by default nothing is changed."""
     appearance: Appearance = Appearance()
