@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import re
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -471,3 +473,32 @@ def test_several_models_are_averaged_and_recorded(tmp_path, capsys):
     assert record["model"] == f"{tmp_path / 'one'}, {tmp_path / 'other'}"
     assert len(record["weights_sha256"].split(", ")) == 2
     assert "and 1 more" in capsys.readouterr().out
+
+
+def test_the_place_of_a_scan_the_time_left_and_the_command(model, scans, tmp_path, capsys):
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--no-preview", "--device", "cpu"]
+    assert main(words) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "windows" in line]
+    assert told[0].startswith("scan 1 of 2: case0: ")
+    assert re.match(r"scan 2 of 2, about \d+ s left: case1: ", told[1])
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["command"].endswith(" ".join(words))
+    age = datetime.now(UTC) - datetime.fromisoformat(record["date"])
+    assert timedelta(0) <= age + timedelta(seconds=1) < timedelta(hours=1)
+    assert {"fheat", "python", "torch", "numpy", "nibabel"} <= record["versions"].keys()
+
+
+def test_a_reference_is_drawn_and_one_of_another_grid_costs_no_mask(model, scans, tmp_path, capsys):
+    first, second = (read_nifti(scans / f"case{seed}_0000.nii.gz") for seed in range(2))
+    truth = tmp_path / "truth"
+    write_nifti(Volume((first.data > np.median(first.data)).astype(np.uint8), first.affine), truth / "case0.nii.gz")
+    write_nifti(Volume(np.zeros((3, 3, 3), np.uint8), second.affine), truth / "case1.nii.gz")
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--reference", str(truth), "--preview-window", "5", "95"]) == 0
+    assert "note: case1: the picture has no reference, " in capsys.readouterr().err
+    assert main([*words[:3], str(tmp_path / "plain"), "--device", "cpu", "--preview-window", "5", "95"]) == 0
+    pictures = [[(tmp_path / out / f"case{n}.png").read_bytes() for out in ("out", "plain")] for n in range(2)]
+    assert [drawn != plain for drawn, plain in pictures] == [True, False]
+    assert main([*words, "--overwrite", "--preview-window", "95", "5"]) == 2
+    assert main([*words, "--overwrite", "--reference", str(tmp_path / "none")]) == 3
+    assert "none: does not exist; give the folder of the reference masks" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`fheat predict MODEL [MODEL ...] INPUT OUT`: a mask for every scan, in the scan's own place."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -16,7 +17,7 @@ from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
 from fheat.inference.folder import FolderWatcher, Workload
-from fheat.inference.masks import MAPS, Changed
+from fheat.inference.masks import MAPS, Changed, Preview
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan
@@ -28,7 +29,7 @@ from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
-from fheat.system.text import counted, printable
+from fheat.system.text import counted, duration, printable
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ class Predict:
     them."""
     preview: bool = True
     """Leave out ID.png, which shows the contour on three planes."""
+    preview_window: tuple[float, float] = (1.0, 99.0)
+    """Percentiles of the intensities that are black and white in ID.png."""
+    reference: Path | None = None
+    """Folder with reference masks of the same names, or the one file; ID.png shows their contours in dashes."""
     overwrite: bool = False
     """Replace files in the place of a mask, whoever made them, instead of keeping or refusing them."""
     changed: Changed = "recompute"
@@ -121,7 +126,7 @@ def run(arguments: Sequence[str]) -> None:
     _check_order(options)
     _check_engine(options)
     try:
-        record = _record(options, models)
+        record = _record(options, models, shlex.join([program(), "predict", *arguments]))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if record.kept:
@@ -137,12 +142,13 @@ def run(arguments: Sequence[str]) -> None:
         )
 
 
-def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
+def _record(options: Predict, models: Sequence[str], command: str) -> PredictionRecord:
     """Segment the scans here or on a cluster."""
     card = read_manifest(find_folder(options.model)).card
     first = card.title or options.model
     others = f" and {len(models) - 1} more" if len(models) > 1 else ""
-    watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data)
+    watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data, many=options.engine == "ray")
+    preview = Preview(options.reference, options.preview_window) if options.preview else False
     if options.engine == "ray":
         with redirect_stdout(sys.stderr):  # on which Ray prints its remarks
             return predict_on_ray(
@@ -153,10 +159,11 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
                 device=options.device,
                 address=options.address,
                 mask_format=options.format,
-                preview=options.preview,
+                preview=preview,
                 overwrite=options.overwrite,
                 changed=options.changed,
                 series=options.series,
+                command=command,
                 maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
@@ -164,10 +171,11 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
         options.input,
         options.out,
         mask_format=options.format,
-        preview=options.preview,
+        preview=preview,
         overwrite=options.overwrite,
         changed=options.changed,
         series=options.series,
+        command=command,
         watcher=watcher,
     )
 
@@ -186,6 +194,10 @@ class _Watcher(FolderWatcher):
         if scan.unusual:
             print(f"note: {printable(unusual_text(scan.id, scan.unusual))}", file=sys.stderr)
 
+    def noted(self, case: str, text: str) -> None:
+        """Print the remark."""
+        print(printable(f"note: {case}: {text}"), file=sys.stderr)
+
     def skipped(self, name: str, reason: str) -> None:
         """Print what is no scan and why."""
         print(printable(f"skipped {name}: {reason}"), file=sys.stderr)
@@ -198,16 +210,24 @@ class _Watcher(FolderWatcher):
 class _Printer(_Watcher):
     """Prints a line per scan, too, and before the first one the model."""
 
-    def __init__(self, model: str, data: str) -> None:
+    def __init__(self, model: str, data: str, *, many: bool) -> None:
         self._model: str | None = f"model: {model} ({data or 'data not stated'})"
         self._out = sys.stdout
+        self._many, self._place = many, ""
+
+    def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Take note of the next scan's place among all; where many are segmented at once, print how many are done."""
+        left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
+        self._place = f"scan {done + 1} of {total}{left}: " if total > 1 else ""
+        if self._many and 0 < done < total:
+            print(f"{done} of {total} scans done{left}", file=sys.stderr)
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Print what the scan will take."""
         missed = f", {100 * workload.unseen:.1f} % of the voxels not looked at" if workload.unseen else ""
         windows = f"{workload.windows} {'window' if workload.windows == 1 else 'windows'}"
-        print(printable(f"{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
+        print(printable(f"{self._place}{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
         with super().segmenting(case, workload) as show:
             yield show
 

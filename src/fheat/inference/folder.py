@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from fheat.data.dicom_tree import FoundScans
 from fheat.data.inputs import find_scans
 from fheat.data.read import read_image
 from fheat.inference.ledger import Journal, Ledger, file_sha256, scan_sha256
-from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Result
+from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan, new_record
@@ -48,11 +49,29 @@ class FolderWatcher:
     def segmented(self, scan: SegmentedScan) -> None:
         """Hear that a mask is written, and in what the scan is unlike the training scans of the model."""
 
+    def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Hear how many scans are done, and about how long the others will take, where that can be said."""
+
+    def noted(self, case: str, text: str) -> None:
+        """Hear a remark on a scan."""
+
     def skipped(self, name: str, reason: str) -> None:
         """Hear that something among the scans is no scan, before the first of them."""
 
     def refused(self, case: str, reason: str) -> None:
         """Hear that a scan is not segmented."""
+
+
+class FolderOptions(TypedDict, total=False):
+    """The options of `predict_folder`."""
+
+    mask_format: MaskFormat
+    preview: bool | Preview
+    overwrite: bool
+    changed: Changed
+    series: str | None
+    command: str
+    watcher: FolderWatcher | None
 
 
 @contextmanager
@@ -66,10 +85,11 @@ def predict_folder(
     target: str | Path,
     *,
     mask_format: MaskFormat = "nifti",
-    preview: bool = True,
+    preview: bool | Preview = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
     series: str | None = None,
+    command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, in the scan's own place, and return the record of what was done.
@@ -81,10 +101,11 @@ def predict_folder(
         target: folder for the masks, created if needed.
         mask_format: `nifti` writes ID.nii.gz; for DICOM series `seg` writes DICOM SEG (ID.dcm), and `rtstruct` contours
             (ID_rtstruct.dcm).
-        preview: write ID.png, a picture of the mask's contour on three planes, too.
+        preview: write ID.png, a picture of the mask's contour on three planes, too; `Preview` says how.
         overwrite: replace masks that exist, whoever made them.
         changed: what to do with a scan that has a mask of ours of another scan, model or setting.
         series: UID or description of the DICOM series to segment, where there are others.
+        command: what was typed, for the record.
         watcher: hears what becomes of each scan.
 
     A mask that exists is kept where the hashes of mask, scan and model and the settings are those that run.json states.
@@ -98,11 +119,13 @@ def predict_folder(
     """
     heard = watcher or FolderWatcher()
     maps = tuple(name for name in MAPS if getattr(predictor, name))
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed, maps=maps)
+    pictures = Preview() if preview is True else preview or None
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
     found = find_scans(source, series)
     cases = found.cases
     masks.check(source, cases)
     record = new_record(predictor, source)
+    record.command = command
     tell_skipped(record, found, heard)
     ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
 
@@ -134,8 +157,10 @@ def fill_record(
     journal: Journal,
 ) -> None:
     """Enter what became of each case, in the order of the cases, and write the record, also after an interruption."""
+    begin, worked = time.monotonic(), 0
+    watcher.progressed(0, len(cases), None)
     try:
-        for result in results:
+        for done, result in enumerate(results, start=1):
             if isinstance(result, SegmentedScan):
                 record.cases.append(result)
                 journal.done(asdict(result))
@@ -145,6 +170,9 @@ def fill_record(
             else:
                 record.refused[result.id] = result.reason
                 watcher.refused(result.id, result.reason)
+            worked += not (isinstance(result, LeftOut) and result.reason is None)
+            pace = (time.monotonic() - begin) / worked if worked else None
+            watcher.progressed(done, len(cases), None if pace is None else pace * (len(cases) - done))
         record.complete = True
     finally:
         place = {case.id: number for number, case in enumerate(cases)}
@@ -185,7 +213,8 @@ def _segment(
         prediction = predictor.predict(scan, progress=show, check=False)
     if journal is not None:
         journal.begin([path.name for path in masks.paths(case)])
-    masks.write(case, source, prediction, predictor.labels, predictor.card.codes)
+    reference = _reference(case, scan, masks, watcher)
+    masks.write(case, source, prediction, predictor.labels, predictor.card.codes, reference)
     mask = prediction.mask
     return SegmentedScan(
         id=case.id,
@@ -207,6 +236,15 @@ def _segment(
         millilitres=_millilitres(mask, predictor.classes),
         unusual=unusual,
     )
+
+
+def _reference(case: Case, scan: Volume, masks: Masks, watcher: FolderWatcher) -> Volume | None:
+    """Return the mask to draw beside ours; one that cannot be drawn is no reason to lose ours."""
+    try:
+        return None if masks.preview is None else masks.preview.mask(case, scan)
+    except BadInput as error:
+        watcher.noted(case.id, f"the picture has no reference, {error}")
+        return None
 
 
 def _hashes(case: Case) -> tuple[str, ...]:

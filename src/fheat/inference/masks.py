@@ -14,12 +14,13 @@ from fheat.inference.ledger import Ledger, Making, scan_sha256
 from fheat.inference.postprocessing import Prediction
 from fheat.inference.predictor import MaskFormat
 from fheat.inference.record import SegmentedScan
+from fheat.io import read_volume
 from fheat.io.codes import SegmentCode
 from fheat.io.dicom import Series
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nifti import write_nifti
 from fheat.io.rtstruct import write_rtstruct
-from fheat.io.volume import Volume
+from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 
@@ -29,6 +30,36 @@ MAPS: Final = ("probabilities", "uncertainty")
 """What may be written beside a mask: attributes of `Predictor` and of `Prediction`."""
 Changed = Literal["recompute", "refuse"]
 """What to do with a scan that has a mask of ours of another scan, model or setting: a new mask, or none."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How the picture of each mask is drawn."""
+
+    reference: Path | None = None
+    """Folder with reference masks, named as the masks are, or the one file; their contours are drawn in dashes."""
+    window: tuple[float, float] = (1.0, 99.0)
+    """Percentiles of the intensities that are shown black and white."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.window[0] < self.window[1] <= 100:
+            raise ValueError(f"window={self.window} is no pair of percentiles: use 0 <= low < high <= 100")
+
+    def mask(self, case: Case, scan: Volume) -> Volume | None:
+        """Return the reference of a scan, or None if there is none; `BadInput` if it lies on another grid."""
+        if self.reference is None:
+            return None
+        names = (self.reference / f"{case.id}{ending}" for ending in (".nii.gz", ".nii", ".nrrd"))
+        file = self.reference if self.reference.is_file() else next((name for name in names if name.is_file()), None)
+        if file is None:
+            return None
+        found = read_volume(file)
+        if found.data.ndim != 3:
+            raise BadInput(file, f"has shape {found.data.shape}: a mask is (X, Y, Z)", "give a mask")
+        if difference := grid_difference(scan, found):
+            reason = f"field {difference.field} is {difference.second}, that of the scan {difference.first}"
+            raise BadInput(file, reason, "give the reference of this scan")
+        return found
 
 
 @dataclass(frozen=True)
@@ -50,7 +81,7 @@ class Masks:
     folder: Path
     format: MaskFormat
     overwrite: bool
-    preview: bool
+    preview: Preview | None
     changed: Changed = "recompute"
     maps: tuple[str, ...] = ()
     """Which of `MAPS` are written beside each mask."""
@@ -99,6 +130,8 @@ class Masks:
                 raise BadInput(
                     source, f"has two scans named {case.id}, {files}", "rename one: their masks would collide"
                 )
+        if self.preview is not None and self.preview.reference is not None and not self.preview.reference.exists():
+            raise BadInput(self.preview.reference, "does not exist", "give the folder of the reference masks")
         if self.format != "nifti" and not all(case.images[0].is_dir() for case in cases):
             kind = "DICOM SEG" if self.format == "seg" else "RTSTRUCT"
             raise ValueError(
@@ -128,14 +161,17 @@ class Masks:
         prediction: Prediction,
         labels: Sequence[str],
         codes: Mapping[int, SegmentCode],
+        reference: Volume | None = None,
     ) -> None:
         """Write the preview, the maps and then the mask, whose presence says that the scan is done."""
         try:
-            if self.preview:
+            if self.preview is not None:
                 from fheat.figures.preview import preview_png  # brings matplotlib
 
                 scan = source.volume if isinstance(source, Series) else source
-                write_file(self.folder / f"{case.id}.png", preview_png(scan, prediction.mask, labels))
+                window = self.preview.window
+                png = preview_png(scan, prediction.mask, labels, reference=reference, window=window)
+                write_file(self.folder / f"{case.id}.png", png)
             for name, path in zip(self.maps, self.paths(case)[1:], strict=True):
                 write_nifti(getattr(prediction, name), path)
             if isinstance(source, Series) and self.format != "nifti":

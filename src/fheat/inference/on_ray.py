@@ -20,7 +20,7 @@ from fheat.data.case import Case
 from fheat.data.inputs import find_scans
 from fheat.inference.folder import FolderWatcher, attempt, fill_record, tell_skipped
 from fheat.inference.ledger import Ledger
-from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Result
+from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, new_record
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
@@ -43,11 +43,12 @@ def predict_on_ray(
     device: str | None = None,
     address: str | None = None,
     mask_format: MaskFormat = "nifti",
-    preview: bool = True,
+    preview: bool | Preview = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
     maps: Sequence[str] = (),
     series: str | None = None,
+    command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, on all machines of a cluster; see `predict_folder` for what is not said here.
@@ -66,10 +67,12 @@ def predict_on_ray(
         changed: as for `predict_folder`.
         maps: which of `fheat.inference.masks.MAPS` the predictors were made for.
         series: as for `predict_folder`.
+        command: as for `predict_folder`.
         watcher: hears of every scan that is segmented or refused.
     """
     maps = tuple(name for name in MAPS if name in maps)
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed, maps=maps)
+    pictures = Preview() if preview is True else preview or None
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
     found = find_scans(source, series)
     cases, heard = found.cases, watcher or FolderWatcher()
     masks.check(source, cases)
@@ -78,6 +81,7 @@ def predict_on_ray(
         pool = _Pool(ray, share, build, masks)
         try:
             record = pool.begin(source)
+            record.command = command
             tell_skipped(record, found, heard)
             ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
             earlier = {case.id: masks.earlier(case, ledger, record.making) for case in cases}

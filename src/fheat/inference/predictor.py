@@ -35,8 +35,9 @@ from fheat.system.machine import usable_device as usable_device
 from fheat.system.progress import Progress
 
 if TYPE_CHECKING:
-    from fheat.inference.folder import FolderWatcher
-    from fheat.inference.masks import Changed
+    from typing import Unpack
+
+    from fheat.inference.folder import FolderOptions
     from fheat.inference.record import PredictionRecord
 
 MaskFormat = Literal["nifti", "seg", "rtstruct"]
@@ -191,31 +192,12 @@ class Predictor:
         return self._predict(image, affine, progress, check=check)
 
     def segment_folder(
-        self,
-        source: str | Path,
-        target: str | Path,
-        *,
-        mask_format: MaskFormat = "nifti",
-        preview: bool = True,
-        overwrite: bool = False,
-        changed: "Changed" = "recompute",
-        series: str | None = None,
-        watcher: "FolderWatcher | None" = None,
+        self, source: str | Path, target: str | Path, **options: "Unpack[FolderOptions]"
     ) -> "PredictionRecord":
         """Segment every scan of a folder, a file or a dataset; see `fheat.inference.folder.predict_folder`."""
         from fheat.inference.folder import predict_folder  # which segments with this class
 
-        return predict_folder(
-            self,
-            source,
-            target,
-            mask_format=mask_format,
-            preview=preview,
-            overwrite=overwrite,
-            changed=changed,
-            series=series,
-            watcher=watcher,
-        )
+        return predict_folder(self, source, target, **options)
 
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
