@@ -65,6 +65,9 @@ class Predict:
     series: str | None = None
     """UID or description of the DICOM series to segment; by default all series of images but localisers and secondary
     captures."""
+    pattern: str | None = None
+    """Names of the scans below INPUT, with {id} for the name of a scan and {any} for any text: {id}_LGE.nii.gz, or
+    {id}/t1.nii.gz."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
     """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a seventh
     of the windows: nearly the same mask, but up to a tenth of the voxels, at the edges, is not looked at."""
@@ -163,6 +166,7 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
                 overwrite=options.overwrite,
                 changed=options.changed,
                 series=options.series,
+                pattern=options.pattern,
                 command=command,
                 maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
@@ -175,6 +179,7 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
         overwrite=options.overwrite,
         changed=options.changed,
         series=options.series,
+        pattern=options.pattern,
         command=command,
         watcher=watcher,
     )

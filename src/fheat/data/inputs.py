@@ -9,6 +9,7 @@ from fheat.data.layouts import open_dataset
 from fheat.data.layouts.common import by_channel, image_files, stem
 from fheat.io.dicom import holds_dicom
 from fheat.system.errors import BadInput
+from fheat.system.patterns import files_by_id
 
 
 def scans_at(path: str | Path) -> tuple[Case, ...]:
@@ -16,7 +17,7 @@ def scans_at(path: str | Path) -> tuple[Case, ...]:
     return find_scans(path).cases
 
 
-def find_scans(path: str | Path, series: str | None = None) -> FoundScans:
+def find_scans(path: str | Path, series: str | None = None, pattern: str | None = None) -> FoundScans:
     """Return the scans to segment, and what is left out with the reason, or raise `BadInput`.
 
     - A file is one scan.
@@ -27,8 +28,14 @@ def find_scans(path: str | Path, series: str | None = None) -> FoundScans:
     - A folder without a known layout is searched for DICOM series at any depth.
 
     With `series`, the UID or the description of DICOM series, only those are scans; `ValueError` without any DICOM.
+    With `pattern`, such as `{id}_LGE.nii.gz`, the files below the folder that fit it are the scans, and no others; see
+    `fheat.system.patterns`.
     """
     source = Path(path)
+    if pattern is not None:
+        _check_unnamed(series)
+        files = files_by_id(source, pattern)
+        return FoundScans(tuple(Case(name, (one,)) for name, held in files.items() for one in held))
     if source.is_dir():
         folders = [entry for entry in sorted(source.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
         if any(holds_dicom(folder) for folder in (source, *folders)):

@@ -70,6 +70,7 @@ class FolderOptions(TypedDict, total=False):
     overwrite: bool
     changed: Changed
     series: str | None
+    pattern: str | None
     command: str
     watcher: FolderWatcher | None
 
@@ -89,6 +90,7 @@ def predict_folder(
     overwrite: bool = False,
     changed: Changed = "recompute",
     series: str | None = None,
+    pattern: str | None = None,
     command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
@@ -105,6 +107,7 @@ def predict_folder(
         overwrite: replace masks that exist, whoever made them.
         changed: what to do with a scan that has a mask of ours of another scan, model or setting.
         series: UID or description of the DICOM series to segment, where there are others.
+        pattern: names of the scans below `source`, such as `{id}_LGE.nii.gz`; see `fheat.system.patterns`.
         command: what was typed, for the record.
         watcher: hears what becomes of each scan.
 
@@ -121,7 +124,7 @@ def predict_folder(
     maps = tuple(name for name in MAPS if getattr(predictor, name))
     pictures = Preview() if preview is True else preview or None
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
-    found = find_scans(source, series)
+    found = find_scans(source, series, pattern)
     cases = found.cases
     masks.check(source, cases)
     record = new_record(predictor, source)

@@ -48,6 +48,7 @@ def predict_on_ray(
     changed: Changed = "recompute",
     maps: Sequence[str] = (),
     series: str | None = None,
+    pattern: str | None = None,
     command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
@@ -67,13 +68,14 @@ def predict_on_ray(
         changed: as for `predict_folder`.
         maps: which of `fheat.inference.masks.MAPS` the predictors were made for.
         series: as for `predict_folder`.
+        pattern: as for `predict_folder`.
         command: as for `predict_folder`.
         watcher: hears of every scan that is segmented or refused.
     """
     maps = tuple(name for name in MAPS if name in maps)
     pictures = Preview() if preview is True else preview or None
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
-    found = find_scans(source, series)
+    found = find_scans(source, series, pattern)
     cases, heard = found.cases, watcher or FolderWatcher()
     masks.check(source, cases)
     with cluster(address) as ray:

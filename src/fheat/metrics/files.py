@@ -45,6 +45,7 @@ def evaluate_files(
     voxels: bool = False,
     tolerance: float = 2.0,
     only_predicted: bool = False,
+    patterns: Sequence[str] = (),
     workers: int | None = None,
     progress: Progress = silent,
     versions: Mapping[str, str] | None = None,
@@ -59,6 +60,7 @@ def evaluate_files(
         voxels: whether distances are in voxels instead of millimetres.
         tolerance: distance that counts as near in the surface Dice, in that unit.
         only_predicted: whether references without a prediction are left out, with a note, instead of refused.
+        patterns: names of the predictions and of the references below their folders; see `match_files`.
         workers: number of cases that are evaluated at the same time; the number of cores if not given.
         progress: called with the number of cases done and their total.
         versions: versions of programs to write into the table.
@@ -66,7 +68,8 @@ def evaluate_files(
     Rows are sorted by case. Refused cases, with reasons, are in `refused`; predictions without a reference, and values
     that belong to no class, are in `notes`.
     """
-    pairs, refused, notes = match_files(Path(prediction), Path(reference), only_predicted=only_predicted)
+    sources = Path(prediction), Path(reference)
+    pairs, refused, notes = match_files(*sources, only_predicted=only_predicted, patterns=patterns)
     classes = labels or declared_labels(Path(reference))
     if classes is None:
         held = _for_each(_reference_values, pairs, refused, workers, progress)
@@ -90,8 +93,8 @@ def evaluate_files(
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
     reasons = {case: printable(refused[case]) for case in sorted(refused)}
-    sources = printable(prediction), printable(reference)
-    return Table(tuple(rows), unit, tolerance, *sources, reasons, tuple(map(printable, notes)), versions or {})
+    names = printable(prediction), printable(reference)
+    return Table(tuple(rows), unit, tolerance, *names, reasons, tuple(map(printable, notes)), versions or {})
 
 
 def _stray_notes(results: Mapping[str, CaseScores]) -> list[str]:

@@ -5,12 +5,14 @@ The names come from the `dataset.json` that nnU-Net and the Medical Segmentation
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fheat.system.errors import BadInput
 from fheat.system.files import TABLE_LIMIT, read_capped
+from fheat.system.patterns import files_by_id
 from fheat.system.text import printable
 
 ENDINGS: Final = (".nii.gz", ".nii", ".dcm")
@@ -27,16 +29,20 @@ class Pair:
 
 
 def match_files(
-    prediction: Path, reference: Path, *, only_predicted: bool = False
+    prediction: Path, reference: Path, *, only_predicted: bool = False, patterns: Sequence[str] = ()
 ) -> tuple[list[Pair], dict[str, str], list[str]]:
     """Return the pairs sorted by case, the refused cases with reasons, and notes on files without a partner.
 
     The case is the file name without `.nii`, `.nii.gz` or `.dcm`, which is a DICOM SEG. nnU-Net's channel suffix
-    `_0000` is no part of it where only one of the two files has it.
+    `_0000` is no part of it where only one of the two files has it. With `patterns`, the names of predictions and of
+    references such as `{id}.nii.gz` and `{id}_LGE_seg.nii.gz`, the case is what `{id}` stands for.
     """
     for path in (prediction, reference):
         if not path.exists():
             raise BadInput(path, "does not exist", "check the path")
+    if patterns:
+        sides = zip((prediction, reference), patterns, strict=False)
+        return _paired(prediction, *(_printable(files_by_id(*side)) for side in sides), only_predicted=only_predicted)
     if prediction.is_dir() != reference.is_dir():
         folder, file = (prediction, reference) if prediction.is_dir() else (reference, prediction)
         raise BadInput(folder, f"is a folder and {file} a file", "give two files or two folders")
@@ -46,6 +52,13 @@ def match_files(
     predicted, true = _without_channel(predicted, true), _without_channel(true, predicted)
     if not true:
         raise BadInput(reference, "holds no .nii, .nii.gz or .dcm file", "give the folder with the reference masks")
+    return _paired(prediction, predicted, true, only_predicted=only_predicted)
+
+
+def _paired(
+    prediction: Path, predicted: dict[str, list[Path]], true: dict[str, list[Path]], *, only_predicted: bool
+) -> tuple[list[Pair], dict[str, str], list[str]]:
+    """Return what `match_files` does, for files by case."""
     pairs, refused, left_out = [], {}, []
     for case in sorted(true):
         files = predicted.get(case, [])
@@ -64,8 +77,12 @@ def match_files(
     if left_out:
         notes.append(f"{len(left_out)} references without a prediction are left out")
     if not pairs and not refused:
-        raise BadInput(prediction, f"has no prediction for any case of {reference}", "check the names of the files")
+        raise BadInput(prediction, "has no prediction for any of the references", "check the names of the files")
     return pairs, refused, notes
+
+
+def _printable(cases: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    return {printable(case): files for case, files in cases.items()}
 
 
 def _by_case(folder: Path) -> dict[str, list[Path]]:
