@@ -114,6 +114,8 @@ def test_a_series_is_chosen_by_its_uid_or_its_description(tree):
     assert [case.id for case in find_scans(tree, scout.uid).cases] == ["anna_study1_scout_series3"]  # it was asked for
     with pytest.raises(BadInput, match=r"patients: has no series 'T2'; it has cine, LGE axial"):
         find_scans(tree, "T2")
+    with pytest.raises(BadInput, match="is one DICOM file, not a series; give the folder"):
+        find_scans((tree / "bert" / "a" / "rt000").rename(tree / "one.dcm"))
     with pytest.raises(ValueError, match="leave out --series"):
         find_scans(tree / "bert" / "a" / "notes.txt", "T2")
 

@@ -79,9 +79,7 @@ def test_the_verb_takes_two_files(masks, capsys):
     content = json.loads(capsys.readouterr().out)
     assert [row["case"] for row in content["rows"]] == ["a", "a"]
     assert main(["evaluate", str(masks / "series" / "000.dcm"), str(masks / "ref" / "a.nii.gz")]) == 3
-    assert (
-        "field SOPClassUID is CT Image Storage: not a DICOM SEG; give a SEG or a NIfTI mask" in capsys.readouterr().err
-    )
+    assert "field SOPClassUID is CT Image Storage: not a DICOM SEG; give a SEG, a NIfTI file" in capsys.readouterr().err
 
 
 def test_every_orientation_lands_on_the_other_grid():

@@ -44,6 +44,8 @@ def find_scans(path: str | Path, series: str | None = None, pattern: str | None 
         _check_unnamed(series)
         if source.suffix == ".h5":
             raise BadInput(source, "states no spacing", "give the folder with its list of cases, which implies one")
+        if source.suffix.lower() == ".dcm":
+            raise BadInput(source, "is one DICOM file, not a series", "give the folder that holds the series")
         return FoundScans((Case(stem(source).removesuffix("_0000"), (source,)),))
     elif not source.exists():
         raise BadInput(source, "does not exist", "give a scan, a folder of scans or a dataset")

@@ -129,7 +129,9 @@ def _opened(file: Path, limit: int) -> Any:
     kind = pydicom.dcmread(BytesIO(content), stop_before_pixels=True, specific_tags=["SOPClassUID"]).get("SOPClassUID")
     if kind not in _KINDS:
         name = one_line(pydicom.uid.UID(kind or "missing").name)
-        raise BadInput(file, f"field SOPClassUID is {name}: not a DICOM SEG", "give a SEG or a NIfTI mask")
+        raise BadInput(
+            file, f"field SOPClassUID is {name}: not a DICOM SEG", "give a SEG, a NIfTI file or the folder of a series"
+        )
     segmentation = highdicom.seg.segread(BytesIO(content))
     if segmentation.SegmentationType == "FRACTIONAL":
         raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
