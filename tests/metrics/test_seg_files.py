@@ -116,3 +116,10 @@ def test_voxels_between_voxels_or_outside_are_refused(masks):
     assert "do not lie on those of the other mask; give masks of one scan" in table.refused["a"]
     with pytest.raises(BadInput, match=r"holds no \.nii, \.nii\.gz or \.dcm file"):
         evaluate_files(masks / "pred", masks)
+
+
+def test_maps_beside_a_mask_are_no_predictions(masks):
+    for name in ("a_probabilities.nii.gz", "a_uncertainty.nii.gz", "b_uncertainty.nii.gz"):
+        (masks / "pred" / name).touch()
+    table = evaluate_files(masks / "pred", masks / "ref", workers=1)
+    assert table.notes == ("predictions without a reference: b_uncertainty.nii.gz",)

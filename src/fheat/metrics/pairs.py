@@ -16,6 +16,8 @@ from fheat.system.patterns import files_by_id
 from fheat.system.text import printable
 
 ENDINGS: Final = (".nii.gz", ".nii", ".dcm")
+_BESIDE: Final = ("_probabilities", "_uncertainty", "_rtstruct")
+"""Ends of the names of files that `fheat predict` writes beside a mask."""
 _REMEDY: Final = "mend it or name the classes yourself"
 
 
@@ -72,13 +74,19 @@ def _paired(
             several = files if len(files) > 1 else true[case]
             names = " and ".join(file.name for file in several)
             refused[case] = f"{several[0].parent}: holds {names} for one case; keep one"
-    extra = [file.name for case in sorted(predicted.keys() - true.keys()) for file in predicted[case]]
+    lonely = [case for case in sorted(predicted.keys() - true.keys()) if not _belongs_to(case, predicted)]
+    extra = [file.name for case in lonely for file in predicted[case]]
     notes = [f"predictions without a reference: {', '.join(extra)}"] if extra else []
     if left_out:
         notes.append(f"{len(left_out)} references without a prediction are left out")
     if not pairs and not refused:
         raise BadInput(prediction, "has no prediction for any of the references", "check the names of the files")
     return pairs, refused, notes
+
+
+def _belongs_to(case: str, others: dict[str, list[Path]]) -> bool:
+    """Return whether a file is what `fheat predict` writes beside the mask of another case."""
+    return any(case.removesuffix(end) in others for end in _BESIDE if case.endswith(end))
 
 
 def _printable(cases: dict[str, list[Path]]) -> dict[str, list[Path]]:
