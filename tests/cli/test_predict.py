@@ -501,4 +501,8 @@ def test_a_reference_is_drawn_and_one_of_another_grid_costs_no_mask(model, scans
     assert [drawn != plain for drawn, plain in pictures] == [True, False]
     assert main([*words, "--overwrite", "--preview-window", "95", "5"]) == 2
     assert main([*words, "--overwrite", "--reference", str(tmp_path / "none")]) == 3
-    assert "none: does not exist; give the folder of the reference masks" in capsys.readouterr().err
+    assert "none: has no reference of any scan, such as case0; give the folder of the" in capsys.readouterr().err
+    (truth / "case0.nii.gz").rename(truth / "case0_seg.nii.gz")
+    words[3] = str(tmp_path / "named")
+    assert main([*words, "--reference", str(truth / "{id}_seg.nii.gz"), "--preview-window", "5", "95"]) == 0
+    assert (tmp_path / "named" / "case0.png").read_bytes() == pictures[0][0]

@@ -102,7 +102,8 @@ class Predict:
     preview_window: tuple[float, float] = (1.0, 99.0)
     """Percentiles of the intensities that are black and white in ID.png."""
     reference: Path | None = None
-    """Folder with reference masks of the same names, or the one file; ID.png shows their contours in dashes."""
+    """Folder with reference masks of the same names, their path with {id} for the name of a scan, or the one file;
+    ID.png shows their contours in dashes."""
     overwrite: bool = False
     """Replace files in the place of a mask, whoever made them, instead of keeping or refusing them."""
     changed: Changed = "recompute"

@@ -37,7 +37,8 @@ class Preview:
     """How the picture of each mask is drawn."""
 
     reference: Path | None = None
-    """Folder with reference masks, named as the masks are, or the one file; their contours are drawn in dashes."""
+    """Folder with reference masks, named as the masks are; or a path with `{id}` for the name of a scan; or the one
+    file. Their contours are drawn in dashes."""
     window: tuple[float, float] = (1.0, 99.0)
     """Percentiles of the intensities that are shown black and white."""
 
@@ -45,12 +46,19 @@ class Preview:
         if not 0 <= self.window[0] < self.window[1] <= 100:
             raise ValueError(f"window={self.window} is no pair of percentiles: use 0 <= low < high <= 100")
 
+    def file(self, case: Case) -> Path | None:
+        """Return the file of the reference of a scan, or None if there is none."""
+        if self.reference is None or self.reference.is_file():
+            return self.reference
+        if "{id}" in str(self.reference):
+            names = [Path(str(self.reference).replace("{id}", case.id))]
+        else:
+            names = [self.reference / f"{case.id}{ending}" for ending in (".nii.gz", ".nii", ".nrrd")]
+        return next((name for name in names if name.is_file()), None)
+
     def mask(self, case: Case, scan: Volume) -> Volume | None:
         """Return the reference of a scan, or None if there is none; `BadInput` if it lies on another grid."""
-        if self.reference is None:
-            return None
-        names = (self.reference / f"{case.id}{ending}" for ending in (".nii.gz", ".nii", ".nrrd"))
-        file = self.reference if self.reference.is_file() else next((name for name in names if name.is_file()), None)
+        file = self.file(case)
         if file is None:
             return None
         found = read_volume(file)
@@ -130,8 +138,10 @@ class Masks:
                 raise BadInput(
                     source, f"has two scans named {case.id}, {files}", "rename one: their masks would collide"
                 )
-        if self.preview is not None and self.preview.reference is not None and not self.preview.reference.exists():
-            raise BadInput(self.preview.reference, "does not exist", "give the folder of the reference masks")
+        if self.preview is not None and self.preview.reference is not None and not any(map(self.preview.file, cases)):
+            reason = f"has no reference of any scan, such as {cases[0].id}"
+            remedy = "give the folder of the reference masks, or their path with {id} for the name of a scan"
+            raise BadInput(self.preview.reference, reason, remedy)
         if self.format != "nifti" and not all(case.images[0].is_dir() for case in cases):
             kind = "DICOM SEG" if self.format == "seg" else "RTSTRUCT"
             raise ValueError(
