@@ -141,6 +141,9 @@ def test_a_tree_without_scans_says_what_it_has(tmp_path):
     write([structures(1)], tmp_path / "only" / "rt")
     with pytest.raises(BadInput, match=r"holds no series of images \(RT Structure Set Storage, not a scan\)"):
         find_scans(tmp_path / "only")
+    (tmp_path / "only" / "brain.nii.gz").touch()
+    found = find_scans(tmp_path / "only")  # a scan beside it is one
+    assert ([case.id for case in found.cases], list(found.skipped)) == (["brain"], ["rt_series1"])
 
 
 @pytest.mark.parametrize(

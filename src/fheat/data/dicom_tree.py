@@ -42,7 +42,7 @@ class _Series:
 
 
 def dicom_tree(root: Path, wanted: str | None = None) -> FoundScans:
-    """Return the series below a folder, sorted by name, or raise `BadInput` if there is none.
+    """Return the series below a folder, sorted by name; raise `BadInput` if the wanted one is not there.
 
     Args:
         root: the folder; hidden folders below it are not looked into.
@@ -74,10 +74,6 @@ def dicom_tree(root: Path, wanted: str | None = None) -> FoundScans:
         skipped |= {_place(root, folder): str(error) for folder, error in broken.items()}
         if not cases:
             raise _nothing(root, wanted, found)
-    if not cases and not skipped:
-        raise BadInput(root, "holds no DICOM series", "give a folder of scans")
-    if not cases:
-        raise BadInput(root, f"holds no series of images ({'; '.join(sorted(set(skipped.values())))})", "give a scan")
     return FoundScans(tuple(sorted(cases, key=lambda case: case.id)), dict(sorted(skipped.items())))
 
 

@@ -53,7 +53,7 @@ def find_scans(path: str | Path, series: str | None = None, pattern: str | None 
         cases = open_dataset(source).cases
     except BadInput:
         if source.is_dir() and is_dicom_tree(source):
-            return dicom_tree(source, series)
+            return _not_empty(source, dicom_tree(source, series))
         raise
     _check_unnamed(series)
     if not cases:
@@ -74,7 +74,14 @@ def _tree(source: Path, folders: list[Path], series: str | None) -> FoundScans:
         if not any(folder == place or folder in place.parents for place in held) and not is_dicom_tree(folder)
     }
     cases = (*found.cases, *(files | empty).values())
-    return replace(found, cases=tuple(sorted(cases, key=lambda case: case.id)))
+    return _not_empty(source, replace(found, cases=tuple(sorted(cases, key=lambda case: case.id))))
+
+
+def _not_empty(source: Path, found: FoundScans) -> FoundScans:
+    if not found.cases:
+        others = "; ".join(sorted(set(found.skipped.values())))
+        raise BadInput(source, f"holds no series of images ({others})", "give a folder with a scan")
+    return found
 
 
 def _check_unnamed(series: str | None) -> None:
