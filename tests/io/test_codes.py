@@ -71,6 +71,9 @@ def test_a_seg_states_them(tmp_path):
     assert "AnatomicRegionSequence" not in mystery
     assert values(mystery.SegmentedPropertyTypeCodeSequence[0]) == ("85756007", "SCT")
     assert values(last.SegmentedPropertyTypeCodeSequence[0]) == ("78961009", "SCT")
+    assert {one.SegmentAlgorithmType for one in (kidney, last)} == {"AUTOMATIC"}
+    write_dicom_seg(Volume(mask, series.volume.affine), series, tmp_path / "b.dcm", names[:2], corrected=True)
+    assert pydicom.dcmread(tmp_path / "b.dcm").SegmentSequence[0].SegmentAlgorithmType == "SEMIAUTOMATIC"
 
 
 def test_a_card_keeps_its_codes(tmp_path):

@@ -47,6 +47,7 @@ def write_dicom_seg(
     classes: Sequence[str],
     *,
     codes: Mapping[int, SegmentCode] | None = None,
+    corrected: bool = False,
     description: str = "fheat segmentation",
     series_number: int = 900,
 ) -> None:
@@ -59,6 +60,7 @@ def write_dicom_seg(
             even if they are absent from the mask.
         codes: what each label value shows; a value that is left out gets the code that `fheat.io.codes` knows for the
             name of its class, or that of an anatomical structure, a tissue.
+        corrected: whether a person changed the mask; the segments are then marked SEMIAUTOMATIC, else AUTOMATIC.
         description, series_number: fields of the new series.
     """
     target = Path(path)
@@ -66,7 +68,8 @@ def write_dicom_seg(
     labels = checked_labels(mask, series, target, classes)
     with refusing(target, "cannot be made from the headers of the series", "correct that field in the series"):
         known = dict(enumerate(map(segment_code, classes))) | dict(codes or {})
-        described = [_describe(number, name, known[number]) for number, name in enumerate(classes[1:], start=1)]
+        how = "SEMIAUTOMATIC" if corrected else "AUTOMATIC"
+        described = [_describe(number, name, known[number], how) for number, name in enumerate(classes[1:], start=1)]
         stored = _segmentation(labels, series, described, description=description, series_number=series_number)
         content = BytesIO()
         stored.save_as(content)
@@ -213,7 +216,7 @@ def _completed(header: "Dataset", depth: float) -> "Dataset":
     return filled
 
 
-def _describe(number: int, name: str, code: SegmentCode) -> "SegmentDescription":
+def _describe(number: int, name: str, code: SegmentCode, how: str) -> "SegmentDescription":
     import highdicom
     from pydicom.sr.codedict import codes
 
@@ -226,7 +229,7 @@ def _describe(number: int, name: str, code: SegmentCode) -> "SegmentDescription"
         segmented_property_category=concept(code.category),
         segmented_property_type=concept(code.type),
         anatomic_regions=None if code.region is None else [concept(code.region)],
-        algorithm_type="AUTOMATIC",
+        algorithm_type=how,
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name="fheat", family=codes.DCM.ArtificialIntelligence, version=__version__
         ),
