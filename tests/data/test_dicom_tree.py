@@ -121,10 +121,14 @@ def test_a_series_is_chosen_by_its_uid_or_its_description(tree):
 
 
 def test_a_folder_with_a_file_that_cannot_be_read_is_refused_as_a_whole(tree):
-    """The damaged file might be a slice of any series, so none of them may be taken for complete."""
+    """The damaged file might be a slice of any series, so none is taken for complete, nor their parts elsewhere."""
     (tree / "bert" / "a" / "bad.dcm").write_bytes(bytes(300))
     found = find_scans(tree)
-    assert [case.id for case in found.cases] == ["anna_study1_deeper_still_cine", "anna_study1_lge", "bert_a", "bert_b"]
+    assert [case.id for case in found.cases] == ["anna_study1_deeper_still_cine", "anna_study1_lge", "bert_a"]
+    folder = tree / "bert" / "a"
+    assert found.skipped["bert"] == f"files of it may be among those in {folder} that cannot be read"
+    chosen = find_scans(tree, "LGE axial")
+    assert ([case.id for case in chosen.cases], list(chosen.skipped)) == (["anna_study1_lge"], ["bert"])
     with pytest.raises(BadInput, match=r"bad\.dcm: is named \.dcm and lacks the DICM mark"):
         read_image(found.cases[2])
 

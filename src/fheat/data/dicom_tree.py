@@ -49,8 +49,8 @@ def dicom_tree(root: Path, wanted: str | None = None) -> FoundScans:
         wanted: UID or description of the series to take; all scans if not given.
 
     A scan is named after its folders below `root`, joined by `_`, and by the number of its series where a folder holds
-    several: `patient1_study2_series3`. A folder with a file that cannot be read is listed as one scan, which is refused
-    when it is read.
+    several: `patient1_study2_series3`. A file that cannot be read might be a slice of any series in its folder. The
+    folder is then listed as one scan, which is refused when it is read, and what others hold of its series is left out.
     """
     found, broken = _series(root)
     names = _names(root, found)
@@ -58,11 +58,15 @@ def dicom_tree(root: Path, wanted: str | None = None) -> FoundScans:
     cases, skipped = [], {}
     for one, name in zip(found, names, strict=True):
         reason = one.facts.not_a_scan
+        lost = [folder for folder in one.folders if folder in broken]
         if wanted is not None:
             if not one.facts.named(wanted):
                 continue
             reason = reason if "Image Storage" not in one.facts.kind else None  # who names it means it
-        if reason is not None:
+        if lost:  # refused with its folder, below; what lies elsewhere is a part of it
+            if len(one.folders) > 1 or wanted is not None:
+                skipped[name] = f"files of it may be among those in {lost[0]} that cannot be read"
+        elif reason is not None:
             skipped[name] = reason
         elif len(one.folders) == 1 and alone[one.folder] == 1:
             cases.append(Case(name, (one.folder,)))
@@ -70,10 +74,8 @@ def dicom_tree(root: Path, wanted: str | None = None) -> FoundScans:
             cases.append(Case(name, (one.folder,), files=one.files))
     if wanted is None:
         cases += [Case(_place(root, folder), (folder,)) for folder in broken]
-    else:
-        skipped |= {_place(root, folder): str(error) for folder, error in broken.items()}
-        if not cases:
-            raise _nothing(root, wanted, found)
+    elif not cases and not skipped:
+        raise _nothing(root, wanted, found)
     return FoundScans(tuple(sorted(cases, key=lambda case: case.id)), dict(sorted(skipped.items())))
 
 
@@ -82,18 +84,21 @@ def is_dicom_tree(root: Path) -> bool:
     return any(holds_dicom(folder) for folder in _folders(root))
 
 
-def _series(root: Path) -> tuple[list[_Series], dict[Path, BadInput]]:
+def _series(root: Path) -> tuple[list[_Series], list[Path]]:
     """Return the series below a folder, and the folders with files that cannot be read."""
     parts: dict[str, list[tuple[Path, SeriesFacts]]] = defaultdict(list)
-    broken: dict[Path, BadInput] = {}
+    broken: list[Path] = []
     for folder in _folders(root):
         if not (holds_dicom(folder) or any(file.suffix.lower() == ".dcm" for file in folder.iterdir())):
             continue
         try:
             for facts in list_series(folder):
-                parts[facts.uid or str(folder)].append((folder, facts))
-        except BadInput as error:
-            broken[folder] = error
+                if facts.damaged:
+                    broken.append(folder)
+                else:
+                    parts[facts.uid or str(folder)].append((folder, facts))
+        except BadInput:  # such as one file that takes too long; the reason is given when the folder is read
+            broken.append(folder)
     found = []
     for held in parts.values():
         folders = tuple(folder for folder, _ in held)

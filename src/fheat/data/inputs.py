@@ -65,7 +65,7 @@ def _tree(source: Path, folders: list[Path], series: str | None) -> FoundScans:
     """Return the series below a folder and, unless series are named, its image files and folders without any series."""
     found = dicom_tree(source, series)
     if series is not None:
-        return found
+        return _not_empty(source, found)
     held = [case.images[0] for case in found.cases]
     files = {name: Case(name, images) for name, images in by_channel(image_files(source)).items()}
     empty = {

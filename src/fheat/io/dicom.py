@@ -150,8 +150,11 @@ def _is_marked(file: Path) -> bool:
         return stream.read(132)[128:] == b"DICM"
 
 
-def dicom_files(folder: Path) -> list[Path]:
-    """Return the files of a folder with the DICM mark; raise `BadInput` if there are none, or a .dcm file lacks it."""
+def dicom_files(folder: Path, *, named: bool = False) -> list[Path]:
+    """Return the files of a folder with the DICM mark; raise `BadInput` if there are none, or a .dcm file lacks it.
+
+    With `named`, files that are named .dcm are among them, with the mark or without.
+    """
     if folder.is_file():
         raise BadInput(folder, "is a file", "give the folder that holds the series")
     with refusing(folder):
@@ -160,7 +163,7 @@ def dicom_files(folder: Path) -> list[Path]:
     for file in listed:
         with refusing(file):
             marked = _is_marked(file)
-        if marked:
+        if marked or (named and file.suffix.lower() == ".dcm"):
             marked_files.append(file)
         elif file.suffix.lower() == ".dcm":
             raise BadInput(file, "is named .dcm and lacks the DICM mark", COPY_AGAIN)

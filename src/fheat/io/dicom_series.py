@@ -37,6 +37,8 @@ class SeriesFacts:
     """Whether every file says that it is a localiser, which scanners take to plan a scan."""
     files: tuple[str, ...]
     """Names of the files, sorted."""
+    damaged: bool = False
+    """Whether these are the files of the folder that cannot be read, which might belong to any series."""
 
     @property
     def not_a_scan(self) -> str | None:
@@ -53,19 +55,24 @@ class SeriesFacts:
 
 
 def parse_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple[SeriesFacts, ...]:
-    """Return the series of a folder in the order of their UIDs, or raise `BadInput` for a file that cannot be read.
+    """Return the series of a folder in the order of their UIDs; files that cannot be read are the last one, `damaged`.
 
-    One file that nobody can read might be a slice of any series, so no series of its folder is listed then. Hidden
-    files, a DICOMDIR, files that are not DICOM and subfolders are ignored, as in `read_dicom`.
+    Hidden files, a DICOMDIR, files that are not DICOM and subfolders are ignored, as in `read_dicom`. Raises `BadInput`
+    if nothing is left.
     """
     path = Path(folder)
     require("pydicom", path)
     headers: dict[str, dict[str, Dataset]] = {}
-    for file in dicom_files(path):
-        with refusing(file):
-            header = _head(file, limit)
-            headers.setdefault(str(header.get("SeriesInstanceUID") or ""), {})[file.name] = header
-    return tuple(_facts(uid, headers[uid]) for uid in sorted(headers))
+    damaged = []
+    for file in dicom_files(path, named=True):
+        try:
+            with refusing(file):
+                header = _head(file, limit)
+                headers.setdefault(str(header.get("SeriesInstanceUID") or ""), {})[file.name] = header
+        except BadInput:  # the folder is refused with the reason when it is read
+            damaged.append(file.name)
+    lost = SeriesFacts("", "", "", "", None, localiser=False, files=tuple(sorted(damaged)), damaged=True)
+    return (*(_facts(uid, headers[uid]) for uid in sorted(headers)), *([lost] if damaged else []))
 
 
 def checked_series(answer: Iterable[dict[str, Any]]) -> tuple[SeriesFacts, ...]:
@@ -75,7 +82,9 @@ def checked_series(answer: Iterable[dict[str, Any]]) -> tuple[SeriesFacts, ...]:
         texts = (one.uid, one.kind, one.modality, one.description)
         if not all(isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts):
             raise ValueError("a text of the series")
-        if not isinstance(one.localiser, bool) or not (one.number is None or type(one.number) is int):
+        if not all(isinstance(flag, bool) for flag in (one.localiser, one.damaged)) or not (
+            one.number is None or type(one.number) is int
+        ):
             raise ValueError("a number of the series")
         if not one.files or not all(isinstance(name, str) and Path(name).name == name for name in one.files):
             raise ValueError("the files of the series")
