@@ -161,6 +161,7 @@ def test_what_the_reading_process_lists_is_checked(change):
         checked_series([{**facts, "files": ["a"], **change}])
 
 
+@pytest.mark.slow
 def test_the_verb_walks_a_tree_and_says_what_it_skips(tree, tmp_path, capsys):
     torch.manual_seed(0)
     card = Card(
@@ -192,6 +193,7 @@ def test_the_verb_walks_a_tree_and_says_what_it_skips(tree, tmp_path, capsys):
     assert "has no series 'T9'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_contours_of_every_series(tree, tmp_path):
     import pydicom
 

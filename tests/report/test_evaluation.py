@@ -119,6 +119,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(cohort, capsys, more, code, li
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_scans_are_found_by_a_pattern(cohort, tmp_path, capsys):
     import json
 
