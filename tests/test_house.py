@@ -20,7 +20,7 @@ ROOMS = {
     "ops": set(),
     "nn": {"ops"},
     "networks": {"nn", "ops", "system"},
-    "models": {"data", "gates", "networks", "ops", "system"},
+    "models": {"data", "gates", "io", "networks", "ops", "system"},
     "gates": {"ops", "system"},
     "testing": {"gates", "ops"},
     "io": {"__init__", "system"},

@@ -3,12 +3,15 @@
 import itertools
 import json
 import os
+import re
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 import torch
 
 import fheat.inference.folder
+import fheat.inference.masks
 from fheat import BadInput, Card, Predictor, create_model, load, save
 from fheat.cli.main import main
 from fheat.data.appearance import Appearance, Looks
@@ -131,6 +134,8 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
         "weights": "gaussian",
         "flips": True,
         "largest_component": True,
+        "probabilities": False,
+        "uncertainty": None,
         "allow": [],
         "precision": "auto",
         "runtime": "auto",
@@ -183,7 +188,7 @@ def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, opti
 
 @pytest.mark.parametrize(
     ("room", "name", "call"),
-    [(fheat.inference.folder, "read_image", 2), (fheat.inference.folder, "write_nifti", 2), (os, "fsync", 5)],
+    [(fheat.inference.folder, "read_image", 2), (fheat.inference.masks, "write_nifti", 2), (os, "fsync", 5)],
     ids=["reading", "segmented", "writing"],
 )
 def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
@@ -468,3 +473,36 @@ def test_several_models_are_averaged_and_recorded(tmp_path, capsys):
     assert record["model"] == f"{tmp_path / 'one'}, {tmp_path / 'other'}"
     assert len(record["weights_sha256"].split(", ")) == 2
     assert "and 1 more" in capsys.readouterr().out
+
+
+def test_the_place_of_a_scan_the_time_left_and_the_command(model, scans, tmp_path, capsys):
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--no-preview", "--device", "cpu"]
+    assert main(words) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "windows" in line]
+    assert told[0].startswith("scan 1 of 2: case0: ")
+    assert re.match(r"scan 2 of 2, about \d+ s left: case1: ", told[1])
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["command"].endswith(" ".join(words))
+    age = datetime.now(UTC) - datetime.fromisoformat(record["date"])
+    assert timedelta(0) <= age + timedelta(seconds=1) < timedelta(hours=1)
+    assert {"fheat", "python", "torch", "numpy", "nibabel"} <= record["versions"].keys()
+
+
+def test_a_reference_is_drawn_and_one_of_another_grid_costs_no_mask(model, scans, tmp_path, capsys):
+    first, second = (read_nifti(scans / f"case{seed}_0000.nii.gz") for seed in range(2))
+    truth = tmp_path / "truth"
+    write_nifti(Volume((first.data > np.median(first.data)).astype(np.uint8), first.affine), truth / "case0.nii.gz")
+    write_nifti(Volume(np.zeros((3, 3, 3), np.uint8), second.affine), truth / "case1.nii.gz")
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--reference", str(truth), "--preview-window", "5", "95"]) == 0
+    assert "note: case1: the picture has no reference, " in capsys.readouterr().err
+    assert main([*words[:3], str(tmp_path / "plain"), "--device", "cpu", "--preview-window", "5", "95"]) == 0
+    pictures = [[(tmp_path / out / f"case{n}.png").read_bytes() for out in ("out", "plain")] for n in range(2)]
+    assert [drawn != plain for drawn, plain in pictures] == [True, False]
+    assert main([*words, "--overwrite", "--preview-window", "95", "5"]) == 2
+    assert main([*words, "--overwrite", "--reference", str(tmp_path / "none")]) == 3
+    assert "none: has no reference of any scan, such as case0; give the folder of the" in capsys.readouterr().err
+    (truth / "case0.nii.gz").rename(truth / "case0_seg.nii.gz")
+    words[3] = str(tmp_path / "named")
+    assert main([*words, "--reference", str(truth / "{id}_seg.nii.gz"), "--preview-window", "5", "95"]) == 0
+    assert (tmp_path / "named" / "case0.png").read_bytes() == pictures[0][0]

@@ -128,3 +128,54 @@ def test_a_name_is_shown_as_it_is_written(name):
     """A name that is no formula does not stop the picture, and one that looks like one is not set as one."""
     scan, mask = scan_and_mask()
     assert coloured(preview_png(scan, mask, (name,))).sum() > 300
+
+
+def test_letters_stand_at_the_sides_of_every_panel(monkeypatch):
+    """The letters are read from the axes before they are drawn: L and R, P and A, I and S, in their places."""
+    from fheat.figures import preview
+
+    seen = []
+
+    def keep(figure):
+        for axes in figure.axes:
+            title = axes.get_title().split("\n")
+            seen.append((title[0].split()[0], axes.get_ylabel(), axes.texts[0].get_text(), axes.get_xlabel(), title[1]))
+        return b""
+
+    monkeypatch.setattr(preview, "png_bytes", keep)
+    preview_png(*scan_and_mask())
+    assert seen == [
+        ("sagittal", "P", "A", "I", "S"),
+        ("coronal", "L", "R", "I", "S"),
+        ("axial", "L", "R", "P", "A"),
+    ]
+
+
+def test_a_reference_has_a_contour_of_its_own_colour():
+    scan, mask = scan_and_mask()
+    moved = Volume(np.roll(mask.data, 8, axis=0), mask.affine)
+
+    def blue(png):
+        pixels = image.imread(BytesIO(png))[..., :3]
+        return ((pixels[..., 2] - pixels[..., 0]) > 0.5).sum()
+
+    assert blue(preview_png(scan, mask)) == 0
+    assert blue(preview_png(scan, mask, reference=moved)) > 100
+
+
+def test_the_window_is_that_of_the_percentiles():
+    """Values from 0 to 99 along one axis: within the window of 20 to 60 % the rest is black or white."""
+    ramp = np.broadcast_to(np.linspace(0, 99, 24)[:, None, None], SHAPE)
+    scan = Volume(np.ascontiguousarray(ramp), np.eye(4))
+    empty = Volume(np.zeros(SHAPE, np.uint8), np.eye(4))
+
+    def shares(window):
+        axial = np.array_split(image.imread(BytesIO(preview_png(scan, empty, window=window)))[..., :3], 3, axis=1)[2]
+        middle = axial[axial.shape[0] // 2].mean(axis=-1)
+        inside = middle[np.flatnonzero(middle < 0.02)[0] :]
+        return (inside < 0.02).sum(), ((inside > 0.02) & (inside < 0.98)).sum()
+
+    black, grey = shares((1, 99))
+    darker, fewer = shares((20, 60))
+    assert darker > 3 * black
+    assert fewer < 0.6 * grey

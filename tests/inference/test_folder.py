@@ -67,8 +67,8 @@ def test_masks_are_those_of_segment_and_the_record_says_what_was_done(predictor,
     written = json.loads((tmp_path / "out" / "run.json").read_text())
     assert written == json.loads(record.text())
     assert list(written) == [
-        "format", "model", "weights_sha256", "model_sha256", "input", "settings", "versions", "device", "complete",
-        "cases", "kept", "refused",
+        "format", "model", "weights_sha256", "model_sha256", "input", "settings", "versions", "device", "date",
+        "command", "complete", "cases", "skipped", "kept", "refused",
     ]  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["case0.nii.gz", "case1.nii.gz", "run.json"]
 

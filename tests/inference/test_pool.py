@@ -17,7 +17,7 @@ from fheat.inference.on_ray import AHEAD, ATTEMPTS, RESTARTS, _Pool
 from fheat.system.cluster import Share
 from fheat.system.errors import BadInput
 
-MASKS = Masks(Path("masks"), "nifti", overwrite=True, preview=False)
+MASKS = Masks(Path("masks"), "nifti", overwrite=True, preview=None)
 
 
 class Died(Exception):  # noqa: N818 - it says what happened

@@ -182,8 +182,8 @@ def test_labels_restored_in_pieces_are_those_of_the_whole_interpolated(grid, axi
         for start in range(0, scan.shape[axis], piece):
             part = probabilities.narrow(axis + 1, start, min(piece, scan.shape[axis] - start))
             restorer.add(start, part)
-        assert restorer.mask.data.shape == volume.data.shape[:3]
-        assert np.array_equal(reorient(restorer.mask, scan.orientation).data, expected)
+        assert restorer.prediction.mask.data.shape == volume.data.shape[:3]
+        assert np.array_equal(reorient(restorer.prediction.mask, scan.orientation).data, expected)
 
 
 def test_intensity():

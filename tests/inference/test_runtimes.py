@@ -286,3 +286,17 @@ def test_a_wrong_result_is_never_used(monkeypatch):
     monkeypatch.setitem(runtimes.COMPILERS, "openvino", lambda module, *given: lambda x: module(x) * torch.nan)
     with pytest.raises(BadInput, match="off by nan"):
         CompiledRuntime(model, "openvino")(torch.randn(1, 1, 32, 32, 32))
+
+
+def test_half_precision_is_judged_by_the_mean_where_a_network_returns_its_members_too():
+    """The members behind the mean have other numbers of channels in front of them and are no classes of their own."""
+
+    class WithMembers(nn.Module):
+        def forward(self, x):
+            mean = torch.cat([-x, x], dim=1)
+            return torch.cat([mean, 100 + mean, 200 - mean], dim=1)
+
+    x = torch.randn(1, 1, 16, 16, 16)
+    logits = WithMembers()(x)
+    assert torch.equal(Replay(WithMembers(), groups=3)._classes(logits), (x > 0).long()[:, 0])
+    assert torch.equal(Replay(WithMembers(), groups=3, regions=True)._classes(logits), logits[:, :2] > 0)

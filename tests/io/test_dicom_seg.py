@@ -188,7 +188,7 @@ def test_segs_of_another_grid_are_refused(tmp_path, series):
 
 
 def test_other_files_are_refused(tmp_path, series):
-    assert "is damaged" in refusal(read_dicom_seg, tmp_path / "series" / "000.dcm", series)
+    assert "CT Image Storage: not a DICOM SEG" in refusal(read_dicom_seg, tmp_path / "series" / "000.dcm", series)
     assert "cannot be read" in refusal(read_dicom_seg, tmp_path / "none.dcm", series)
     (tmp_path / "text.dcm").write_text("hello")
     refusal(read_dicom_seg, tmp_path / "text.dcm", series)

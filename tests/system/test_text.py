@@ -7,7 +7,7 @@ import pytest
 
 from fheat.system.errors import FULL, BadInput
 from fheat.system.files import write_file, write_folder
-from fheat.system.text import aligned, printable
+from fheat.system.text import aligned, duration, printable
 
 HOSTILE = {
     "\x1b[2J\x1b]0;title\x07": r"\x1b[2J\x1b]0;title\x07",
@@ -66,3 +66,19 @@ def test_other_errors_are_as_they_were(tmp_path, monkeypatch):
     with pytest.raises(PermissionError) as failed:
         write_file(tmp_path / "target", b"")
     assert failed.value is failure
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 s"),
+        (0.4, "0 s"),
+        (99, "99 s"),
+        (100, "2 min"),
+        (5900, "98 min"),
+        (6000, "1 h 40 min"),
+        (90000, "25 h 0 min"),
+    ],
+)
+def test_times_are_as_people_say_them(seconds, text):
+    assert duration(seconds) == text

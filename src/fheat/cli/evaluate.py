@@ -14,10 +14,12 @@ from fheat.cli.main import UsageError
 from fheat.cli.options import named_values, parse
 from fheat.metrics.evaluate import METRICS
 from fheat.metrics.files import evaluate_files
+from fheat.metrics.pairs import match_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
+from fheat.system.patterns import check_pattern
 from fheat.system.progress import progress_bar
 
 RESULT_ENDINGS: Final = (".json", ".csv")
@@ -27,14 +29,18 @@ MOST_REFUSALS_SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score masks against references, two NIfTI files or two folders matched by file name. Prints Dice, Jaccard and
-    surface distances for each case and class, and their means, each with the number of cases behind it. Cases that
-    cannot be compared are named, the others are still scored, and the exit code is 3.
+    """Score masks against references: two files, NIfTI or DICOM SEG, or two folders matched by file name. Prints Dice,
+    Jaccard and surface distances for each case and class, and their means, each with the number of cases behind it.
+    Cases that cannot be compared are named, the others are still scored, and the exit code is 3.
 
     Given two files of results (.json or .csv) instead, test whether the second differs from the first, with a paired
     Wilcoxon signed-rank test for each class and Holm's correction.
 
     Example: fheat evaluate predictions labelsTs --out ours.json
+
+    Example: fheat evaluate masks labelsTs --html page.html --images imagesTs
+
+    Example: fheat evaluate masks cohort --pattern {id}.nii.gz {id}_LGE_seg.nii.gz
 
     Example: fheat evaluate baseline.json ours.json --metrics dice hd95
     """
@@ -58,6 +64,13 @@ class Evaluate:
     or the one above, else every value other than 0 in the references is a class."""
     tolerance: float = 2.0
     """Distance that counts as near in the surface Dice, in the unit of the distances."""
+    html: Path | None = None
+    """Write one page that needs no other file as well: distribution of every metric, worst cases first."""
+    images: Path | None = None
+    """Folder with the scans, named as the masks are; the page of --html then shows the worst cases with contours."""
+    pattern: tuple[str, ...] = ()
+    """Names of the masks below PRED and below REF, and of the scans below --images, with {id} for the name of a case
+    and {any} for any text: {id}.nii.gz {id}_LGE_seg.nii.gz {id}_LGE.nii.gz."""
     only_predicted: bool = False
     """Leave out references that have no prediction, instead of refusing them."""
     workers: int | None = None
@@ -85,6 +98,7 @@ def _evaluate(options: Evaluate) -> None:
             voxels=options.voxels,
             tolerance=options.tolerance,
             only_predicted=options.only_predicted,
+            patterns=options.pattern[:2],
             workers=options.workers,
             progress=show,
             versions={"fheat": __version__},
@@ -103,11 +117,25 @@ def _evaluate(options: Evaluate) -> None:
         write_file(options.out, table.to_json().encode())
     if options.csv is not None:
         write_file(options.csv, table.to_csv().encode())
+    if options.html is not None:
+        write_file(options.html, _page(options, table).encode())
     if table.refused:
         total = len(table.refused) + len(table.cases)
         raise BadInput(
             options.prediction, f"{len(table.refused)} of {total} cases refused", "see the lines above for each"
         )
+
+
+def _page(options: Evaluate, table: Table) -> str:
+    """Return the page of --html."""
+    from fheat.report.evaluation import CaseFiles, evaluation_page, scans_of  # brings matplotlib
+
+    if options.images is None:
+        return evaluation_page(table)
+    pairs = match_files(options.prediction, options.reference, only_predicted=True, patterns=options.pattern[:2])[0]
+    images = scans_of(table.cases, options.images, next(iter(options.pattern[2:]), None))
+    with progress_bar("drawing") as show:
+        return evaluation_page(table, CaseFiles({pair.case: pair for pair in pairs}, images), progress=show)
 
 
 def _compare(options: Evaluate) -> None:
@@ -130,7 +158,8 @@ def _check(options: Evaluate) -> None:
     results = [_is_results(path) for path in (options.prediction, options.reference)]
     if any(results) and not all(results):
         raise UsageError("one is a file of results and the other is not: give two of a kind")
-    unused = ("csv", "labels", "voxels", "tolerance", "only_predicted", "workers") if all(results) else ("metrics",)
+    masks_only = ("csv", "labels", "voxels", "tolerance", "only_predicted", "workers", "html", "images", "pattern")
+    unused = masks_only if all(results) else ("metrics",)
     for name in unused:
         if getattr(options, name) != getattr(Evaluate, name):
             kind = "two files of results" if all(results) else "masks"
@@ -143,13 +172,30 @@ def _check(options: Evaluate) -> None:
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"workers={options.workers} is not a count: use 1 or more")
     named_values(options.labels)
-    for file, ending in ((options.out, ".json"), (options.csv, ".csv")):
+    _check_page(options)
+    for file, ending in ((options.out, ".json"), (options.csv, ".csv"), (options.html, ".html")):
         if file is None:
             continue
         if file.suffix != ending:
             raise UsageError(f"{file} is not a {ending} file: name it so")
         if os.path.realpath(file) in map(os.path.realpath, (options.prediction, options.reference)):
             raise UsageError(f"{file} is an input: write somewhere else")
+
+
+def _check_page(options: Evaluate) -> None:
+    """Refuse scans without a page, and patterns that are too few, too many or no patterns."""
+    if options.images is not None and options.html is None:
+        raise UsageError("--images is for the page of --html: give its file, too")
+    wanted = (0, 2) if options.images is None else (0, 2, 3)
+    if len(options.pattern) not in wanted:
+        raise UsageError(
+            "--pattern takes the names of predictions and references, and with --images those of the scans"
+        )
+    for pattern in options.pattern:
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
 
 def _is_results(path: Path) -> bool:

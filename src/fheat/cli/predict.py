@@ -1,5 +1,6 @@
 """`fheat predict MODEL [MODEL ...] INPUT OUT`: a mask for every scan, in the scan's own place."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -15,18 +16,20 @@ from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
-from fheat.inference.folder import Changed, FolderWatcher, Workload
+from fheat.inference.folder import FolderWatcher, Workload
+from fheat.inference.masks import MAPS, Changed, Preview
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
+from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
-from fheat.system.text import counted, printable
+from fheat.system.text import counted, duration, printable
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Predict:
 
     Example: fheat predict la-4 scan.nii.gz masks
 
-    Example: fheat predict demo/model patient/series-3 masks --format seg
+    Example: fheat predict demo/model patients masks --format seg --series "LGE axial"
 
-    Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks
+    Example: fheat predict run-seed-0 run-seed-1 run-seed-2 scans masks --uncertainty disagreement
 
     Example: fheat predict la-4 cohort masks --engine ray --parallel 2
     """
@@ -54,11 +57,17 @@ class Predict:
     are written one after the other, before INPUT."""
     input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
-    files, a folder of such folders, or a dataset."""
+    files, a tree of such folders (patients, studies, series), or a dataset."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Folder for the masks; created if needed."""
     format: MaskFormat = "nifti"
-    """Write ID.nii.gz, or DICOM SEG (ID.dcm) for DICOM input."""
+    """Write ID.nii.gz; for DICOM input also DICOM SEG (ID.dcm), or contours as RT Structure Set (ID_rtstruct.dcm)."""
+    series: str | None = None
+    """UID or description of the DICOM series to segment; by default all series of images but localisers and secondary
+    captures."""
+    pattern: str | None = None
+    """Names of the scans below INPUT, with {id} for the name of a scan and {any} for any text: {id}_LGE.nii.gz, or
+    {id}/t1.nii.gz."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
     """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a seventh
     of the windows: nearly the same mask, but up to a tenth of the voxels, at the edges, is not looked at."""
@@ -72,6 +81,11 @@ class Predict:
     """Average over the eight mirror images of each window; eight times slower."""
     largest_component: bool = False
     """Keep only the largest connected component of each class."""
+    probabilities: bool = False
+    """Write ID_probabilities.nii.gz as well: the probability of each class, one channel per class, in float32."""
+    uncertainty: UncertaintyKind | None = None
+    """Write ID_uncertainty.nii.gz as well, from 0 to 1: the entropy of the probabilities, or the disagreement of flips
+    and models, which is the fraction of them with another class than their mean."""
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
     precision: Precision = "auto"
@@ -85,6 +99,11 @@ class Predict:
     them."""
     preview: bool = True
     """Leave out ID.png, which shows the contour on three planes."""
+    preview_window: tuple[float, float] = (1.0, 99.0)
+    """Percentiles of the intensities that are black and white in ID.png."""
+    reference: Path | None = None
+    """Folder with reference masks of the same names, their path with {id} for the name of a scan, or the one file;
+    ID.png shows their contours in dashes."""
     overwrite: bool = False
     """Replace files in the place of a mask, whoever made them, instead of keeping or refusing them."""
     changed: Changed = "recompute"
@@ -111,7 +130,7 @@ def run(arguments: Sequence[str]) -> None:
     _check_order(options)
     _check_engine(options)
     try:
-        record = _record(options, models)
+        record = _record(options, models, shlex.join([program(), "predict", *arguments]))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if record.kept:
@@ -127,12 +146,13 @@ def run(arguments: Sequence[str]) -> None:
         )
 
 
-def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
+def _record(options: Predict, models: Sequence[str], command: str) -> PredictionRecord:
     """Segment the scans here or on a cluster."""
     card = read_manifest(find_folder(options.model)).card
     first = card.title or options.model
     others = f" and {len(models) - 1} more" if len(models) > 1 else ""
-    watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data)
+    watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data, many=options.engine == "ray")
+    preview = Preview(options.reference, options.preview_window) if options.preview else False
     if options.engine == "ray":
         with redirect_stdout(sys.stderr):  # on which Ray prints its remarks
             return predict_on_ray(
@@ -143,18 +163,25 @@ def _record(options: Predict, models: Sequence[str]) -> PredictionRecord:
                 device=options.device,
                 address=options.address,
                 mask_format=options.format,
-                preview=options.preview,
+                preview=preview,
                 overwrite=options.overwrite,
                 changed=options.changed,
+                series=options.series,
+                pattern=options.pattern,
+                command=command,
+                maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
     return _predictor(options, models).segment_folder(
         options.input,
         options.out,
         mask_format=options.format,
-        preview=options.preview,
+        preview=preview,
         overwrite=options.overwrite,
         changed=options.changed,
+        series=options.series,
+        pattern=options.pattern,
+        command=command,
         watcher=watcher,
     )
 
@@ -173,6 +200,14 @@ class _Watcher(FolderWatcher):
         if scan.unusual:
             print(f"note: {printable(unusual_text(scan.id, scan.unusual))}", file=sys.stderr)
 
+    def noted(self, case: str, text: str) -> None:
+        """Print the remark."""
+        print(printable(f"note: {case}: {text}"), file=sys.stderr)
+
+    def skipped(self, name: str, reason: str) -> None:
+        """Print what is no scan and why."""
+        print(printable(f"skipped {name}: {reason}"), file=sys.stderr)
+
     def refused(self, case: str, reason: str) -> None:
         """Print the scan and the reason."""
         print(printable(f"refused {case}: {reason}"), file=sys.stderr)
@@ -181,16 +216,24 @@ class _Watcher(FolderWatcher):
 class _Printer(_Watcher):
     """Prints a line per scan, too, and before the first one the model."""
 
-    def __init__(self, model: str, data: str) -> None:
+    def __init__(self, model: str, data: str, *, many: bool) -> None:
         self._model: str | None = f"model: {model} ({data or 'data not stated'})"
         self._out = sys.stdout
+        self._many, self._place = many, ""
+
+    def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Take note of the next scan's place among all; where many are segmented at once, print how many are done."""
+        left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
+        self._place = f"scan {done + 1} of {total}{left}: " if total > 1 else ""
+        if self._many and 0 < done < total:
+            print(f"{done} of {total} scans done{left}", file=sys.stderr)
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Print what the scan will take."""
         missed = f", {100 * workload.unseen:.1f} % of the voxels not looked at" if workload.unseen else ""
         windows = f"{workload.windows} {'window' if workload.windows == 1 else 'windows'}"
-        print(printable(f"{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
+        print(printable(f"{self._place}{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
         with super().segmenting(case, workload) as show:
             yield show
 
@@ -234,6 +277,8 @@ def _predictor(options: Predict, models: Sequence[str], *, device: str | None = 
             batch=options.batch,
             flips=options.flips,
             largest_component=options.largest_component,
+            probabilities=options.probabilities,
+            uncertainty=options.uncertainty,
             device=device or options.device,
             runtime=options.runtime,
             precision=options.precision,

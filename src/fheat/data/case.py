@@ -27,6 +27,8 @@ class Case:
     """Distance of voxels in millimetres, given by the layout if the files have no geometry (h5)."""
     values: tuple[tuple[int, int], ...] = ()
     """Stored label values, each with the value that it is read as; empty if labels are read as they are."""
+    files: tuple[Path, ...] = ()
+    """Slices of a DICOM series, where its folder holds other files too, or where they lie in several folders."""
 
 
 @dataclass(frozen=True)

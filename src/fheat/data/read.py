@@ -119,4 +119,4 @@ def _read(path: Path, case: Case) -> tuple[Volume, Volume | None]:
     """Read one file, or the folder of a DICOM series, and its label if it is an h5 file with one."""
     if path.suffix == ".h5" and not path.is_dir():
         return read_h5(path, spacing=case.spacing or (1.0, 1.0, 1.0))
-    return read_volume(path), None
+    return read_volume(path, files=case.files), None

@@ -1,38 +1,31 @@
 """Segment every scan of a folder: which masks are kept, which scans are refused, and a record of what was done."""
 
-import errno
-import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import chain, count
 from pathlib import Path
-from typing import Literal
+from typing import TypedDict
 
 import numpy as np
 import torch
 
 from fheat.data.case import Case
-from fheat.data.inputs import scans_at
+from fheat.data.dicom_tree import FoundScans
+from fheat.data.inputs import find_scans
 from fheat.data.read import read_image
-from fheat.inference.ledger import Journal, Ledger, Making, file_sha256, scan_sha256
+from fheat.inference.ledger import Journal, Ledger, file_sha256, scan_sha256
+from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan, new_record
 from fheat.io import read_series
 from fheat.io.dicom import Series
-from fheat.io.dicom_seg import write_dicom_seg
-from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.progress import Progress, silent
 from fheat.system.signals import finishing
-
-Changed = Literal["recompute", "refuse"]
-"""What to do with a scan that has a mask of ours of another scan, model or setting: a new mask, or none."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +39,6 @@ class Workload:
     bound: MemoryBound
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A scan that was not segmented: refused for a reason, or kept, without one, because it had its mask already."""
-
-    id: str
-    reason: str | None = None
-
-
-Result = SegmentedScan | LeftOut
-"""What becomes of a scan."""
-
-
 class FolderWatcher:
     """Hears what becomes of each scan of a folder while it happens; every method does nothing here."""
 
@@ -68,8 +49,30 @@ class FolderWatcher:
     def segmented(self, scan: SegmentedScan) -> None:
         """Hear that a mask is written, and in what the scan is unlike the training scans of the model."""
 
+    def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Hear how many scans are done, and about how long the others will take, where that can be said."""
+
+    def noted(self, case: str, text: str) -> None:
+        """Hear a remark on a scan."""
+
+    def skipped(self, name: str, reason: str) -> None:
+        """Hear that something among the scans is no scan, before the first of them."""
+
     def refused(self, case: str, reason: str) -> None:
         """Hear that a scan is not segmented."""
+
+
+class FolderOptions(TypedDict, total=False):
+    """The options of `predict_folder`."""
+
+    mask_format: MaskFormat
+    preview: bool | Preview
+    overwrite: bool
+    changed: Changed
+    series: str | None
+    pattern: str | None
+    command: str
+    watcher: FolderWatcher | None
 
 
 @contextmanager
@@ -83,21 +86,29 @@ def predict_folder(
     target: str | Path,
     *,
     mask_format: MaskFormat = "nifti",
-    preview: bool = True,
+    preview: bool | Preview = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
+    series: str | None = None,
+    pattern: str | None = None,
+    command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, in the scan's own place, and return the record of what was done.
 
     Args:
-        predictor: what segments a scan.
-        source: a scan, a folder of scans, a DICOM series, a folder of series, or a dataset; see `data.inputs.scans_at`.
+        predictor: what segments a scan. Where it has `probabilities` or `uncertainty`, ID_probabilities.nii.gz and
+            ID_uncertainty.nii.gz are written beside the mask.
+        source: a scan, a folder of scans, a DICOM series, a tree of them, or a dataset; see `data.inputs.find_scans`.
         target: folder for the masks, created if needed.
-        mask_format: `nifti` writes ID.nii.gz, `seg` DICOM SEG (ID.dcm) for DICOM series.
-        preview: write ID.png, a picture of the mask's contour on three planes, too.
+        mask_format: `nifti` writes ID.nii.gz; for DICOM series `seg` writes DICOM SEG (ID.dcm), and `rtstruct` contours
+            (ID_rtstruct.dcm).
+        preview: write ID.png, a picture of the mask's contour on three planes, too; `Preview` says how.
         overwrite: replace masks that exist, whoever made them.
         changed: what to do with a scan that has a mask of ours of another scan, model or setting.
+        series: UID or description of the DICOM series to segment, where there are others.
+        pattern: names of the scans below `source`, such as `{id}_LGE.nii.gz`; see `fheat.system.patterns`.
+        command: what was typed, for the record.
         watcher: hears what becomes of each scan.
 
     A mask that exists is kept where the hashes of mask, scan and model and the settings are those that run.json states.
@@ -110,10 +121,15 @@ def predict_folder(
     can be read or a mask would replace a scan, and `ValueError` for DICOM SEG without DICOM.
     """
     heard = watcher or FolderWatcher()
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed)
-    cases = scans_at(source)
+    maps = tuple(name for name in MAPS if getattr(predictor, name))
+    pictures = Preview() if preview is True else preview or None
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
+    found = find_scans(source, series, pattern)
+    cases = found.cases
     masks.check(source, cases)
     record = new_record(predictor, source)
+    record.command = command
+    tell_skipped(record, found, heard)
     ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
 
     def results() -> Generator[Result, None, None]:
@@ -122,23 +138,32 @@ def predict_folder(
                 done = masks.earlier(case, ledger, record.making)
                 yield done or attempt(case, predictor, masks, heard, journal)
 
-    with closing(results()) as found:
-        fill_record(record, cases, masks, found, heard, ledger, journal)
+    with closing(results()) as made:
+        fill_record(record, cases, masks, made, heard, ledger, journal)
     return record
+
+
+def tell_skipped(record: PredictionRecord, found: FoundScans, watcher: FolderWatcher) -> None:
+    """Enter what lies among the scans and is none, such as the structures of a DICOM study."""
+    record.skipped.update(found.skipped)
+    for name, reason in found.skipped.items():
+        watcher.skipped(name, reason)
 
 
 def fill_record(
     record: PredictionRecord,
     cases: Sequence[Case],
-    masks: "Masks",
+    masks: Masks,
     results: Iterable[Result],
     watcher: FolderWatcher,
     ledger: Ledger,
     journal: Journal,
 ) -> None:
     """Enter what became of each case, in the order of the cases, and write the record, also after an interruption."""
+    begin, worked = time.monotonic(), 0
+    watcher.progressed(0, len(cases), None)
     try:
-        for result in results:
+        for done, result in enumerate(results, start=1):
             if isinstance(result, SegmentedScan):
                 record.cases.append(result)
                 journal.done(asdict(result))
@@ -148,6 +173,9 @@ def fill_record(
             else:
                 record.refused[result.id] = result.reason
                 watcher.refused(result.id, result.reason)
+            worked += not (isinstance(result, LeftOut) and result.reason is None)
+            pace = (time.monotonic() - begin) / worked if worked else None
+            watcher.progressed(done, len(cases), None if pace is None else pace * (len(cases) - done))
         record.complete = True
     finally:
         place = {case.id: number for number, case in enumerate(cases)}
@@ -155,85 +183,8 @@ def fill_record(
         record.kept.sort(key=place.__getitem__)
         record.refused = dict(sorted(record.refused.items(), key=lambda refusal: place[refusal[0]]))
         write_file(masks.record_path(), record.text().encode())
-        ledger.drop_journals({Path(scan.mask).name for scan in record.cases})
+        ledger.drop_journals({name for scan in record.cases for name in (Path(scan.mask).name, *scan.maps_sha256)})
         journal.remove()
-
-
-@dataclass(frozen=True)
-class Masks:
-    """Where masks, previews and the record are written, and whether they may replace older ones."""
-
-    folder: Path
-    format: MaskFormat
-    overwrite: bool
-    preview: bool
-    changed: Changed = "recompute"
-
-    def path(self, case: Case) -> Path:
-        """Return the file of the mask of a scan."""
-        return self.folder / f"{case.id}{'.dcm' if self.format == 'seg' else '.nii.gz'}"
-
-    def earlier(self, case: Case, ledger: Ledger, making: Making) -> Result | None:
-        """Return what an earlier run, or a file in the place of the mask, make of a scan; None if it is still to do.
-
-        What a run did that was killed before it wrote a record is an entry of this one.
-        """
-        if self.overwrite:
-            return None
-        mask = self.path(case)
-        try:
-            standing, made = ledger.standing(mask, partial(scan_sha256, case.images), making)
-        except (BadInput, OSError):  # of a scan that cannot be read, which is refused with its reason
-            return None
-        if standing == "foreign":
-            reason = "exists already, and is no mask of this program or was changed since"
-            return LeftOut(case.id, str(BadInput(mask, reason, "move it, choose another folder, or add --overwrite")))
-        if standing == "changed" and self.changed == "refuse":
-            reason = "was made of another scan, or with another model or other settings"
-            return LeftOut(case.id, str(BadInput(mask, reason, "leave out --changed refuse, or move it")))
-        if standing != "same" or made is None:
-            return None
-        return LeftOut(case.id) if made.entry is None else SegmentedScan.again(made.entry, case, mask)
-
-    def check(self, source: str | Path, cases: Sequence[Case]) -> None:
-        """Refuse before the first scan what would fail after it, then create the folder."""
-        named: dict[str, Case] = {}
-        for case in cases:
-            other = named.setdefault(case.id, case)
-            if other is not case:
-                files = f"{other.images[0]} and {case.images[0]}"
-                raise BadInput(
-                    source, f"has two scans named {case.id}, {files}", "rename one: their masks would collide"
-                )
-        if self.format == "seg" and not all(case.images[0].is_dir() for case in cases):
-            raise ValueError("DICOM SEG refers to a DICOM series: give a DICOM folder, or leave out --format seg")
-        inputs = {os.path.realpath(image) for case in cases for image in case.images}
-        for case in cases:
-            if os.path.realpath(self.path(case)) in inputs:
-                raise BadInput(self.path(case), "is a scan itself", "choose another folder for the masks")
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def record_path(self) -> Path:
-        """Return run.json, or the first of run-2.json, run-3.json, ... that does not exist."""
-        names = chain(["run.json"], (f"run-{number}.json" for number in count(2)))
-        return next(self.folder / name for name in names if not (self.folder / name).exists())
-
-    def write(self, case: Case, source: Volume | Series, mask: Volume, labels: Sequence[str]) -> None:
-        """Write the preview and then the mask, whose presence says that the scan is done."""
-        try:
-            if self.preview:
-                from fheat.figures.preview import preview_png  # brings matplotlib
-
-                scan = source.volume if isinstance(source, Series) else source
-                write_file(self.folder / f"{case.id}.png", preview_png(scan, mask, labels))
-            if isinstance(source, Series) and self.format == "seg":
-                write_dicom_seg(mask, source, self.path(case), ("background", *labels))
-            else:
-                write_nifti(mask, self.path(case))
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            raise BadInput(case.images[0], "its name is too long for a mask beside it", "rename it") from None
 
 
 def attempt(
@@ -252,7 +203,7 @@ def _segment(
     """Read, segment and write one scan."""
     begin = time.perf_counter()
     hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
-    source = read_series(case.images[0]) if masks.format == "seg" else read_image(case)
+    source = read_series(case.images[0], files=case.files) if masks.format != "nifti" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
     workload = _workload(predictor, scan)
@@ -262,16 +213,19 @@ def _segment(
         raise BadInput(case.images[0], reason, "check its spacing, or use a larger machine")
     unusual = predictor.unusual(scan)
     with watcher.segmenting(case.id, workload) as show:
-        mask = predictor.segment(scan, progress=show, check=False)
+        prediction = predictor.predict(scan, progress=show, check=False)
     if journal is not None:
-        journal.begin([masks.path(case).name])
-    masks.write(case, source, mask, predictor.labels)
+        journal.begin([path.name for path in masks.paths(case)])
+    reference = _reference(case, scan, masks, watcher)
+    masks.write(case, source, prediction, predictor.labels, predictor.card.codes, reference)
+    mask = prediction.mask
     return SegmentedScan(
         id=case.id,
         images=[str(image) for image in case.images],
         images_sha256=list(hashes),
         mask=str(masks.path(case)),
         mask_sha256=file_sha256(masks.path(case)),
+        maps_sha256={path.name: file_sha256(path) for path in masks.paths(case)[1:]},
         shape=list(mask.data.shape),
         spacing=list(mask.spacing),
         orientation=mask.orientation,
@@ -287,9 +241,18 @@ def _segment(
     )
 
 
+def _reference(case: Case, scan: Volume, masks: Masks, watcher: FolderWatcher) -> Volume | None:
+    """Return the mask to draw beside ours; one that cannot be drawn is no reason to lose ours."""
+    try:
+        return None if masks.preview is None else masks.preview.mask(case, scan)
+    except BadInput as error:
+        watcher.noted(case.id, f"the picture has no reference, {error}")
+        return None
+
+
 def _hashes(case: Case) -> tuple[str, ...]:
     try:
-        return scan_sha256(case.images)
+        return scan_sha256(case.images, case.files)
     except OSError as error:
         path = error.filename or case.images[0]
         raise BadInput(path, f"cannot be read ({error.strerror})", "check the path and its permissions") from None

@@ -16,6 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import torch
+from torch import Tensor, nn
+
+from fheat.models.card import Card
 from fheat.system.claims import Holder, this_process
 from fheat.system.errors import BadInput, located
 from fheat.system.files import LOG_LIMIT, open_regular, read_capped, write_file
@@ -44,16 +48,16 @@ class Making:
 
 @dataclass(frozen=True)
 class Made:
-    """A mask that was made: its hash, those of the files of its scan, and its entry where only a journal has it."""
+    """A file that was made: its hash, those of the files of its scan, and its entry where only a journal has it."""
 
-    mask: str
+    sha256: str
     images: tuple[str, ...]
     making: Making
     entry: dict[str, Any] | None = None
 
 
 class Ledger:
-    """The masks that the records and journals of a folder list, by the names of their files.
+    """The masks, and the maps beside them, that the records and journals of a folder list, by the names of their files.
 
     What cannot be read there is left out: its masks are then not known to be ours.
     """
@@ -81,7 +85,7 @@ class Ledger:
             found = file_sha256(mask)
         except (BadInput, OSError):
             return "foreign", None
-        ours = [made for made in self._made.get(mask.name, ()) if made.mask == found]
+        ours = [made for made in self._made.get(mask.name, ()) if made.sha256 == found]
         if not ours:
             return ("free" if mask.name in self._begun else "foreign"), None
         files = images()
@@ -98,8 +102,9 @@ class Ledger:
         try:
             making = Making.of(record)
             for entry in record["cases"]:
-                made = Made(entry["mask_sha256"], tuple(entry["images_sha256"]), making)
-                self._made.setdefault(Path(entry["mask"]).name, []).append(made)
+                for name, sha256 in _files(entry).items():
+                    made = Made(sha256, tuple(entry["images_sha256"]), making)
+                    self._made.setdefault(name, []).append(made)
         except (TypeError, KeyError, ValueError, AttributeError):
             return  # of an earlier version, or not ours
 
@@ -119,14 +124,15 @@ class Ledger:
                     begun.add(line["begun"])
                     named.add(line["begun"])
                     continue
-                entry, name = line["done"], Path(line["done"]["mask"]).name
-                begun.discard(name)  # whoever changed it since did so on purpose
-                made = Made(entry["mask_sha256"], tuple(entry["images_sha256"]), making, entry)
-                if any(made.mask == other.mask and other.entry is None for other in self._made.get(name, ())):
-                    named.discard(name)  # a record has it, too
-                else:
-                    self._made.setdefault(name, []).append(made)
-            except (TypeError, KeyError, ValueError):
+                entry = line["done"]
+                for name, sha256 in _files(entry).items():
+                    begun.discard(name)  # whoever changed it since did so on purpose
+                    made = Made(sha256, tuple(entry["images_sha256"]), making, entry)
+                    if any(sha256 == other.sha256 and other.entry is None for other in self._made.get(name, ())):
+                        named.discard(name)  # a record has it, too
+                    else:
+                        self._made.setdefault(name, []).append(made)
+            except (TypeError, KeyError, ValueError, AttributeError):
                 continue  # the last line of a run that was killed
         self._begun |= begun
 
@@ -162,9 +168,23 @@ class Journal:
             raise located(error, self.path, len(lines)) from None
 
 
-def scan_sha256(images: Sequence[Path]) -> tuple[str, ...]:
-    """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names."""
-    return tuple(_series_sha256(image) if image.is_dir() else file_sha256(image) for image in images)
+def model_sha256(network: nn.Module, card: Card) -> str:
+    """Return the hash of all that a model adds to a mask: weights, layers, preprocessing, classes and regions."""
+    facts = card.model_dump(mode="json", include={"preprocessing", "classes", "regions"})
+    digest = hashlib.sha256(f"{network}\n{json.dumps(facts, sort_keys=True)}\n".encode())
+    for name, value in network.state_dict().items():
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def scan_sha256(images: Sequence[Path], files: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names.
+
+    `files` are the slices of a series, where not all files in its folder belong to it.
+    """
+    return tuple(_series_sha256(image, files) if image.is_dir() else file_sha256(image) for image in images)
 
 
 def file_sha256(path: Path) -> str:
@@ -173,12 +193,17 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _series_sha256(folder: Path) -> str:
+def _series_sha256(folder: Path, files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
+    for file in sorted(files or folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
             digest.update(f"{os.fsencode(file.name).hex()} {file_sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+def _files(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hashes of the mask and of the maps of an entry by the names of their files."""
+    return {Path(entry["mask"]).name: entry["mask_sha256"], **entry.get("maps_sha256", {})}
 
 
 def _text(path: Path) -> str:

@@ -51,15 +51,17 @@ class MemoryBound:
     """Memory of the planes being read from the scan or brought back to it."""
     windows: int
     """Memory of the tensors alive during one forward pass of a batch."""
+    maps: int
+    """Memory of probabilities and uncertainty on the scan's voxels, where they are wanted."""
     components: int
-    """Memory for finding the largest components, when everything above but scan and mask is released."""
+    """Memory for finding the largest components, when everything above but scan, mask and maps is released."""
     picture: int
     """Memory for the library that draws the picture of a mask, and for drawing it."""
 
     @property
     def total(self) -> int:
         """Bytes at the peak."""
-        work = self.mask + max(self.statistics, self.slab + self.planes + self.windows, self.components)
+        work = self.mask + self.maps + max(self.statistics, self.slab + self.planes + self.windows, self.components)
         return int(_RESERVE_FACTOR * (self.program + self.scan + max(self.reading, work))) + self.picture
 
     def __str__(self) -> str:
@@ -74,6 +76,7 @@ def memory_bound(
     program: int,
     classes: int,
     activations: int,
+    maps: int,
     components: bool,
 ) -> MemoryBound:
     """Add up what a prediction of `scan` holds.
@@ -83,8 +86,9 @@ def memory_bound(
         scan: the volume on the network's grid.
         stored: number of bytes of the volume as read.
         program: number of bytes resident before the volume was read.
-        classes: number of output channels of the network.
+        classes: number of output channels of a window, those of members included.
         activations: number of bytes that `activation_bytes` measured for one batch.
+        maps: number of float32 values per voxel of the scan that are kept beside the mask.
         components: whether the largest components are found afterwards.
     """
     axis = sliding.axis(scan.shape)
@@ -102,6 +106,7 @@ def memory_bound(
         slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
         planes=_PLANE_COPIES * max(scan.channels, classes) * plane * source_planes * _FLOAT32_BYTES,
         windows=activations,
+        maps=maps * prod(scan.source_shape) * _FLOAT32_BYTES,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
         picture=_PICTURE_BYTES,
     )

@@ -7,7 +7,7 @@ The masks and the record are those of `predict_folder`. The scans of a worker th
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -17,17 +17,10 @@ from typing import Any, Final
 import torch
 
 from fheat.data.case import Case
-from fheat.data.inputs import scans_at
-from fheat.inference.folder import (
-    Changed,
-    FolderWatcher,
-    LeftOut,
-    Masks,
-    Result,
-    attempt,
-    fill_record,
-)
+from fheat.data.inputs import find_scans
+from fheat.inference.folder import FolderWatcher, attempt, fill_record, tell_skipped
 from fheat.inference.ledger import Ledger
+from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, new_record
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
@@ -50,9 +43,13 @@ def predict_on_ray(
     device: str | None = None,
     address: str | None = None,
     mask_format: MaskFormat = "nifti",
-    preview: bool = True,
+    preview: bool | Preview = True,
     overwrite: bool = False,
     changed: Changed = "recompute",
+    maps: Sequence[str] = (),
+    series: str | None = None,
+    pattern: str | None = None,
+    command: str = "",
     watcher: FolderWatcher | None = None,
 ) -> PredictionRecord:
     """Write a mask for every scan, on all machines of a cluster; see `predict_folder` for what is not said here.
@@ -69,22 +66,31 @@ def predict_on_ray(
         preview: as for `predict_folder`.
         overwrite: as for `predict_folder`.
         changed: as for `predict_folder`.
+        maps: which of `fheat.inference.masks.MAPS` the predictors were made for.
+        series: as for `predict_folder`.
+        pattern: as for `predict_folder`.
+        command: as for `predict_folder`.
         watcher: hears of every scan that is segmented or refused.
     """
-    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=preview, changed=changed)
-    cases = scans_at(source)
+    maps = tuple(name for name in MAPS if name in maps)
+    pictures = Preview() if preview is True else preview or None
+    masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
+    found = find_scans(source, series, pattern)
+    cases, heard = found.cases, watcher or FolderWatcher()
     masks.check(source, cases)
     with cluster(address) as ray:
         share = share_of(machines_of(ray), parallel or 1, device)
         pool = _Pool(ray, share, build, masks)
         try:
             record = pool.begin(source)
+            record.command = command
+            tell_skipped(record, found, heard)
             ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
             earlier = {case.id: masks.earlier(case, ledger, record.making) for case in cases}
             left = [case for case in cases if earlier[case.id] is None]
-            journal.begin([masks.path(case).name for case in left])
+            journal.begin([path.name for case in left for path in masks.paths(case)])
             results = chain([done for done in earlier.values() if done is not None], pool.results(left))
-            fill_record(record, cases, masks, results, watcher or FolderWatcher(), ledger, journal)
+            fill_record(record, cases, masks, results, heard, ledger, journal)
         finally:
             pool.end()
     return record

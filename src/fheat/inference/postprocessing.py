@@ -1,7 +1,8 @@
-"""From probabilities on a network's grid to the mask of a scan: label values, its own voxels, largest components."""
+"""From probabilities on a network's grid to the voxels of a scan: labels, probabilities, largest components."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import cc3d
 import numpy as np
@@ -37,17 +38,56 @@ def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
     return labels
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a network says of a scan, on the scan's own voxels."""
+
+    mask: Volume
+    """Label values, (X, Y, Z) uint8."""
+    probabilities: Volume | None = None
+    """Probability of every class or region, (X, Y, Z, K) float32."""
+    uncertainty: Volume | None = None
+    """Uncertainty from 0 to 1, (X, Y, Z) float32; see `fheat.inference.uncertainty`."""
+
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""A function of mean probabilities (K, X, Y, Z) and those of the members (J, K, X, Y, Z) with values (X, Y, Z)."""
+
+
 class Restorer:
-    """Collects probabilities plane by plane and writes labels at the scan's own voxels.
+    """Collects probabilities plane by plane and writes labels, and what else is wanted, at the scan's own voxels.
 
     Probabilities, not labels, are brought back to the scan's spacing, so that a boundary falls between voxels where the
     classes are equally probable. Where the grids are equal each label is written as it is.
+
+    Args:
+        volume: the scan as stored.
+        scan: the same on the network's grid.
+        axis: the axis along which planes come.
+        regions: label values of nested regions; none for exclusive classes.
+        members: number of further predictions behind the mean, along the channels.
+        probabilities: whether to keep the probabilities of the mean.
+        measure: what to keep beside the label, such as `fheat.inference.uncertainty.entropy`.
     """
 
-    def __init__(self, volume: Volume, scan: PreparedScan, axis: int, regions: Sequence[int]) -> None:
-        self.mask = Volume(np.zeros(volume.data.shape[:3], dtype=np.uint8), volume.affine)
-        self._view = view_as(self.mask.data, volume.affine, scan.orientation)
-        self._axis, self._regions = axis, regions
+    def __init__(
+        self,
+        volume: Volume,
+        scan: PreparedScan,
+        axis: int,
+        regions: Sequence[int],
+        *,
+        members: int = 0,
+        probabilities: bool = False,
+        measure: Measure | None = None,
+    ) -> None:
+        self._affine, self._orientation = volume.affine, scan.orientation
+        self._shape = volume.data.shape[:3]
+        self._axis, self._regions, self._members = axis, regions, members
+        self._wants_probabilities, self._measure = probabilities, measure
+        self._labels = self._empty(np.dtype(np.uint8))
+        self._probabilities: NDArray[Any] | None = None
+        self._measured = None if measure is None else self._empty(np.dtype(np.float32))
         self._places = [
             coordinates(target, 1 / step, source).clip(0, target - 1)
             for target, step, source in zip(scan.shape, scan.steps, scan.source_shape, strict=True)
@@ -55,8 +95,18 @@ class Restorer:
         self._written = 0
         self._last: Tensor | None = None
 
+    @property
+    def prediction(self) -> Prediction:
+        """What was collected, once all planes have come."""
+        more = (self._probabilities, self._measured)
+        probabilities, measured = (None if data is None else Volume(data, self._affine) for data in more)
+        return Prediction(Volume(self._labels, self._affine), probabilities, measured)
+
     def add(self, start: int, planes: Tensor) -> None:
-        """Take the next planes, (K, X', Y', Z') with the streamed axis cut, the first at index `start`."""
+        """Take the next planes, (K, X', Y', Z') with the streamed axis cut, the first at index `start`.
+
+        With members there are K channels for each of them behind those of the mean.
+        """
         along = self._axis + 1
         for first in range(0, planes.shape[along], PLANES_AT_ONCE):
             part = planes.narrow(along, first, min(PLANES_AT_ONCE, planes.shape[along] - first))
@@ -76,13 +126,28 @@ class Restorer:
         reach = start + part.shape[along] - 1
         ready = int(np.searchsorted(where, reach, side="right"))
         if ready > self._written:
-            labels = paint(interpolate(part, along, where[self._written : ready] - start), self._regions)
-            self._write(labels.cpu().numpy(), ready)
+            self._write(interpolate(part, along, where[self._written : ready] - start), ready)
         self._last = part.narrow(along, part.shape[along] - 1, 1).clone()
 
-    def _write(self, labels: NDArray[np.uint8], stop: int) -> None:
-        self._view[(slice(None),) * self._axis + (slice(self._written, stop),)] = labels
+    def _write(self, values: Tensor, stop: int) -> None:
+        """Write what is wanted of the next planes, which are on the scan's voxels."""
+        mean, *members = values.chunk(1 + self._members)
+        self._put(self._labels, paint(mean, self._regions), stop)
+        if self._wants_probabilities:
+            if self._probabilities is None:  # the number of classes is known with the first planes
+                self._probabilities = self._empty(np.dtype(np.float32), len(mean))
+            self._put(self._probabilities, mean.movedim(0, -1), stop)
+        if self._measure is not None and self._measured is not None:
+            every = torch.stack(members) if members else mean.new_empty(0, *mean.shape)
+            self._put(self._measured, self._measure(mean, every), stop)
         self._written = stop
+
+    def _empty(self, kind: np.dtype[Any], *more: int) -> NDArray[Any]:
+        return np.zeros((*self._shape, *more), kind, order="F" if more else "C")  # channel files are written one by one
+
+    def _put(self, target: NDArray[Any], values: Tensor, stop: int) -> None:
+        view = view_as(target, self._affine, self._orientation)
+        view[(slice(None),) * self._axis + (slice(self._written, stop),)] = values.cpu().numpy()
 
 
 def keep_largest(labels: NDArray[np.uint8], regions: Sequence[int] = ()) -> None:

@@ -1,11 +1,8 @@
 """Segment scans: load a network once, then bring every scan to its grid and the mask back."""
 
-import hashlib
-import json
 import warnings
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from itertools import zip_longest
 from math import prod
 from pathlib import Path
 from threading import RLock
@@ -21,25 +18,30 @@ from fheat.data.appearance import Looks, Unusual, unusual_text
 from fheat.data.plausible import Allowance, check_plausible, oddities
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
+from fheat.inference.ledger import model_sha256
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
-from fheat.inference.postprocessing import Restorer, keep_largest
+from fheat.inference.postprocessing import Prediction, Restorer, keep_largest
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName, choose_runtime
 from fheat.inference.sliding import Activation, SlidingWindow
+from fheat.inference.uncertainty import UncertaintyKind, groups_of, measure_of
 from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
 from fheat.models.ensemble import load_ensemble
 from fheat.networks.registry import NetworkSpec
+from fheat.system.machine import usable_device as usable_device
 from fheat.system.progress import Progress
 
 if TYPE_CHECKING:
-    from fheat.inference.folder import Changed, FolderWatcher
+    from typing import Unpack
+
+    from fheat.inference.folder import FolderOptions
     from fheat.inference.record import PredictionRecord
 
-MaskFormat = Literal["nifti", "seg"]
-"""Kind of file that masks are written to: NIfTI, or DICOM SEG for DICOM series."""
+MaskFormat = Literal["nifti", "seg", "rtstruct"]
+"""Kind of file that masks are written to: NIfTI; for DICOM series also DICOM SEG, or contours as RT Structure Set."""
 
 
 class UnusualScan(UserWarning):
@@ -59,7 +61,10 @@ class Predictor:
         weights: `constant` or `gaussian` weight of the voxels of a window.
         batch: number of windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.
-        largest_component: keep only the largest 26-connected component of each class.
+        largest_component: keep only the largest 26-connected component of each class of the mask.
+        probabilities: let `predict` return the probability of every class.
+        uncertainty: let `predict` return how unsure the prediction is: the `entropy` of the probabilities, or the
+            `disagreement` of flips and networks, which needs `flips` or several models.
         device: `cuda` where there is one, else `cpu`.
         runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
@@ -87,6 +92,8 @@ class Predictor:
         batch: int | None = None,
         flips: bool = False,
         largest_component: bool = False,
+        probabilities: bool = False,
+        uncertainty: UncertaintyKind | None = None,
         device: str | torch.device | None = None,
         runtime: RuntimeName = "auto",
         precision: Precision = "auto",
@@ -103,13 +110,21 @@ class Predictor:
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
         self.network = retire(network).to(self.device, torch.float32).eval()  # whatever it is stored in
+        self._groups = groups_of(self.network, uncertainty, flips=flips)
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
         self._run = choose_runtime(
-            self.network, runtime, self.device, precision, batch=batch, regions=bool(self.card.regions)
+            self.network,
+            runtime,
+            self.device,
+            precision,
+            batch=batch,
+            regions=bool(self.card.regions),
+            groups=self._groups,
         )
         self.windows = windows or self._windows()
         self.wanted_runtime, self.wanted_precision = runtime, precision
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
+        self.probabilities, self.uncertainty = probabilities, uncertainty
         self.batch, self.allow = batch, tuple(allow)
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
@@ -154,80 +169,50 @@ class Predictor:
         An array without affine gives an array, anything else a `Volume` with the affine of the scan; uint8 either way.
         `Volume.save` writes it.
         """
-        states_its_place = isinstance(image, Volume | SpatialImage | str | Path)
-        if states_its_place and affine is not None:
-            raise ValueError("affine is for arrays: this image says itself where it lies")
-        on_the_grid = not states_its_place and affine is None
-        volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
-        intensity_only = Preprocessing(intensity=self.preprocessing.intensity)
-        name = str(image) if isinstance(image, str | Path) else "the scan"
-        if not on_the_grid:
-            self.check_plausible(volume, name)
-        scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
-        if check and (found := self._unusual(scan)):
-            warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=2)
-        mask = self._segment(volume, scan, progress)
-        if not on_the_grid:
-            return mask
-        labels: NDArray[np.uint8] = mask.data
-        return labels
+        mask = self._predict(image, affine, progress, check=check).mask
+        if affine is None and not isinstance(image, Volume | SpatialImage | str | Path):
+            labels: NDArray[np.uint8] = mask.data
+            return labels
+        return mask
+
+    def predict(
+        self,
+        image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor,
+        *,
+        affine: ArrayLike | None = None,
+        progress: Progress | None = None,
+        check: bool = True,
+    ) -> Prediction:
+        """Return the mask with the probabilities and the uncertainty that this predictor was made for.
+
+        The arguments are those of `segment`, and so is the mask, bit for bit. All are volumes in the place of the scan;
+        those of an array without affine have the spacing of the network. Probabilities have a last axis with one
+        channel per class, the background first, or per region. They are those before `largest_component`.
+        """
+        return self._predict(image, affine, progress, check=check)
 
     def segment_folder(
-        self,
-        source: str | Path,
-        target: str | Path,
-        *,
-        mask_format: MaskFormat = "nifti",
-        preview: bool = True,
-        overwrite: bool = False,
-        changed: "Changed" = "recompute",
-        watcher: "FolderWatcher | None" = None,
+        self, source: str | Path, target: str | Path, **options: "Unpack[FolderOptions]"
     ) -> "PredictionRecord":
         """Segment every scan of a folder, a file or a dataset; see `fheat.inference.folder.predict_folder`."""
         from fheat.inference.folder import predict_folder  # which segments with this class
 
-        return predict_folder(
-            self,
-            source,
-            target,
-            mask_format=mask_format,
-            preview=preview,
-            overwrite=overwrite,
-            changed=changed,
-            watcher=watcher,
-        )
+        return predict_folder(self, source, target, **options)
 
     @property
     def classes(self) -> dict[str, tuple[int, ...]]:
         """Name of each class or region and the label values that belong to it, without the background."""
-        count = self.spec.out_channels if self.spec is not None else len(self.card.classes)
-        regions = self.card.regions
-        names = self.card.classes or tuple(f"label {value}" for value in regions or range(count))
-        if regions:
-            return {name: tuple(regions[level:]) for level, name in enumerate(names)}
-        return {name: (value,) for value, name in enumerate(names) if value}
+        return self.card.class_values(None if self.spec is None else self.spec.out_channels)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the label values 1, 2, ...; a region's own value is what its inner regions leave of it."""
-        named = {}
-        for (name, values), inner in zip_longest(self.classes.items(), list(self.classes)[1:]):
-            named[values[0]] = f"{name} without {inner}" if len(values) > 1 else name
-        return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
+        return self.card.label_names(None if self.spec is None else self.spec.out_channels)
 
     @cached_property
     def model_sha256(self) -> str:
-        """Hash of all that the model adds to a mask: weights, layers, preprocessing, classes and regions.
-
-        Unlike the hash of a weight file it is known of every network, also of one in memory.
-        """
-        card = self.card.model_dump(mode="json", include={"preprocessing", "classes", "regions"})
-        digest = hashlib.sha256(f"{self.network}\n{json.dumps(card, sort_keys=True)}\n".encode())
-        for name, value in self.network.state_dict().items():
-            if isinstance(value, Tensor):
-                digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        """Hash of all that the model adds to a mask, known of every network; see `fheat.inference.ledger`."""
+        return model_sha256(self.network, self.card)
 
     @property
     def runtime(self) -> str:
@@ -246,18 +231,19 @@ class Predictor:
 
     def memory(self, volume: Volume) -> MemoryBound:
         """Return a bound on the memory that `segment` holds, without segmenting the volume."""
-        scan = self.scan(volume)
+        scan, sliding = self.scan(volume), self.sliding(None)
         with self._lock:
             self._expect(scan)
             classes, activations = self._trial(scan.channels)
             program = self._program
         return memory_bound(
-            self.sliding(None),
+            sliding,
             scan,
             volume.data.nbytes,
             program=program,
             classes=classes,
             activations=activations,
+            maps=self.probabilities * classes // (1 + sliding.member_count) + (self.uncertainty is not None),
             components=self.largest_component,
         )
 
@@ -293,6 +279,8 @@ class Predictor:
             activation=activation,
             batch=self.batch,
             flips=self.flips,
+            groups=self._groups,
+            members=self.uncertainty == "disagreement",
             progress=progress,
         )
 
@@ -302,10 +290,40 @@ class Predictor:
         unlike = known.unusual(Looks.of(scan)) if known.ranges else []
         return odd + [one for one in unlike if one.quantity not in named]
 
-    def _segment(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Volume:
+    def _predict(
+        self,
+        image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor,
+        affine: ArrayLike | None,
+        progress: Progress | None,
+        *,
+        check: bool,
+    ) -> Prediction:
+        states_its_place = isinstance(image, Volume | SpatialImage | str | Path)
+        if states_its_place and affine is not None:
+            raise ValueError("affine is for arrays: this image says itself where it lies")
+        on_the_grid = not states_its_place and affine is None
+        volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
+        intensity_only = Preprocessing(intensity=self.preprocessing.intensity)
+        name = str(image) if isinstance(image, str | Path) else "the scan"
+        if not on_the_grid:
+            self.check_plausible(volume, name)
+        scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
+        if check and (found := self._unusual(scan)):
+            warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=3)
+        return self._stream(volume, scan, progress)
+
+    def _stream(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Prediction:
         sliding = self.sliding(progress)
         axis = sliding.axis(scan.shape)
-        restorer = Restorer(volume, scan, axis, self.card.regions)
+        restorer = Restorer(
+            volume,
+            scan,
+            axis,
+            self.card.regions,
+            members=sliding.member_count,
+            probabilities=self.probabilities,
+            measure=measure_of(self.uncertainty, self.card.regions),
+        )
 
         def planes(start: int, stop: int) -> Tensor:
             return scan.planes(axis, start, stop).to(self.device)
@@ -315,9 +333,10 @@ class Predictor:
             for part in sliding.stream(planes, scan.shape, scan.channels):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
+        prediction = restorer.prediction
         if self.largest_component:
-            keep_largest(restorer.mask.data, self.card.regions)
-        return restorer.mask
+            keep_largest(prediction.mask.data, self.card.regions)
+        return prediction
 
     def _windows(self) -> Windows:
         if self.card.window is not None:
@@ -360,16 +379,3 @@ def _as_volume(image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor
 def _fits_float32(data: NDArray[Any]) -> bool:
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.array([data.min(), data.max()]).astype(np.float32)).all())
-
-
-def usable_device(name: str | torch.device) -> torch.device:
-    """Return the device if something can be computed on it, else raise a `ValueError` of one line."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device {name!r} is unknown: use cpu, cuda or cuda:1") from None
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device {str(name)!r} cannot be used ({str(error).splitlines()[0]})") from None
-    return device

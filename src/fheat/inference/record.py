@@ -1,12 +1,13 @@
 """What `run.json` says of a folder of masks: the model, the settings, and what became of every scan."""
 
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import numpy as np
 import torch
 
 from fheat import __version__
@@ -16,6 +17,10 @@ from fheat.inference.ledger import Journal, Making
 from fheat.inference.predictor import Predictor
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import find_folder
+from fheat.system.machine import installed_version
+
+_LIBRARIES: Final = ("numpy", "scipy", "nibabel", "pydicom", "highdicom", "onnxruntime", "openvino")
+"""Packages beside torch that read scans, run networks or write masks."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class SegmentedScan:
     """Hash of each file, before it was read; of a DICOM series one for all."""
     mask: str
     mask_sha256: str
+    maps_sha256: dict[str, str]
+    """Hash of each file with probabilities or uncertainty, by its name."""
     shape: list[int]
     spacing: list[float]
     orientation: str
@@ -64,12 +71,18 @@ class PredictionRecord:
     """Hash of all that the model adds to a mask; see `Predictor.model_sha256`."""
     input: str
     settings: dict[str, Any]
-    """All that was chosen and changes masks."""
+    """All that was chosen and changes masks or the maps beside them."""
     versions: dict[str, str]
     device: str
+    date: str
+    """When the run began, in universal time."""
+    command: str = ""
+    """What was typed; empty for a run from Python."""
     complete: bool = False
     """Whether the run came to its end; an interrupted one lists what it had done."""
     cases: list[SegmentedScan] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What lay among the scans and is none, such as the structures of a DICOM study, each with the reason."""
     kept: list[str] = field(default_factory=list)
     """Scans that had a mask of the same scan, model and settings already."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -99,6 +112,7 @@ class PredictionRecord:
 
 def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
     """Return the record of a run that has not segmented anything yet."""
+    others = {name: found for name in _LIBRARIES if (found := installed_version(name)) is not None}
     hashes = [read_manifest(find_folder(source)).sha256[WEIGHTS] for source in predictor.sources]
     return PredictionRecord(
         model=", ".join(map(str, predictor.sources)) or type(predictor.network).__name__,
@@ -112,10 +126,13 @@ def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
             "weights": predictor.weights,
             "flips": predictor.flips,
             "largest_component": predictor.largest_component,
+            "probabilities": predictor.probabilities,
+            "uncertainty": predictor.uncertainty,
             "allow": predictor.allow,
             "precision": predictor.wanted_precision,
             "runtime": predictor.wanted_runtime,
         },
-        versions={"fheat": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        versions={"fheat": __version__, "python": platform.python_version(), "torch": torch.__version__, **others},
         device=str(predictor.device),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )

@@ -27,7 +27,7 @@ class Replay:
     Precision `auto` is float32 until windows come that hold a thousand voxels of foreground. If all but 0.2 % of these
     keep their class in bfloat16, that is used from then on, else float32. float16 is not offered: its range is too
     small for the sums of an unnormalised network. With `regions` channels are judged one by one, as sigmoids, not
-    against each other.
+    against each other. Where the channels hold several predictions (`groups`), the first of them is judged.
 
     Batches are filled up to a power of two, so that there are few graphs. A network that cannot be captured, because it
     asks the host, runs as it is.
@@ -35,8 +35,10 @@ class Replay:
 
     name = "torch"
 
-    def __init__(self, network: nn.Module, precision: Precision = "auto", *, regions: bool = False) -> None:
-        self.network, self.regions = network, regions
+    def __init__(
+        self, network: nn.Module, precision: Precision = "auto", *, regions: bool = False, groups: int = 1
+    ) -> None:
+        self.network, self.regions, self.groups = network, regions, groups
         self._precision: Precision = checked_precision(precision)
         self._graphs: dict[torch.Size, _Graph | None] = {}
 
@@ -90,6 +92,7 @@ class Replay:
         return bool(half.isfinite().all()) and changed <= LARGEST_CHANGED_SHARE * foreground
 
     def _classes(self, logits: Tensor) -> Tensor:
+        logits = logits[:, : logits.shape[1] // self.groups]
         return logits > 0 if self.regions or logits.shape[1] == 1 else logits.argmax(dim=1)
 
     @torch.inference_mode(False)

@@ -249,6 +249,7 @@ def choose_runtime(
     *,
     batch: int = 1,
     regions: bool = False,
+    groups: int = 1,
 ) -> Runtime:
     """Return what runs the network; `auto` compiles where that was measured to be faster.
 
@@ -257,7 +258,7 @@ def choose_runtime(
     if name not in get_args(RuntimeName):
         raise ValueError(f"runtime={name!r} is unknown: use one of {', '.join(get_args(RuntimeName))}")
     if device.type == "cuda" and name in ("auto", "torch"):
-        return Replay(network, precision, regions=regions)
+        return Replay(network, precision, regions=regions, groups=groups)
     usable = device.type == "cpu" and not missing_packages(FASTEST)
     if checked_precision(precision) == "bfloat16" and (name in ("torch", "onnx") or not usable):
         raise ValueError(f"precision 'bfloat16' is for GPUs and OpenVINO: use float32 with {name} on {device}")

@@ -39,6 +39,10 @@ class SlidingWindow:
         activation: turns logits into what is averaged; `none` averages the output itself.
         batch: number of windows per forward pass.
         flips: average each window over its eight mirror images.
+        groups: number of predictions that the network returns one behind the other along the channels; the first is the
+            mean of the others.
+        members: return the prediction of every member behind the mean, too: those of the groups, those of the flips,
+            or each group on each flip.
         slab: number of planes collected beyond one window before finished ones are handed on; by default half a window,
             or all planes where that takes no more than a window.
 
@@ -51,6 +55,8 @@ class SlidingWindow:
     activation: Activation = "softmax"
     batch: int = 4
     flips: bool = False
+    groups: int = 1
+    members: bool = False
     slab: int | None = None
     progress: Progress | None = None
     """A function called after each forward pass with the number of windows done and their total."""
@@ -81,6 +87,11 @@ class SlidingWindow:
         size = self.windows.size[axis]
         usual = size if shape[axis] <= 2 * size else size // 2
         return min(max(shape[axis], size), size + (usual if self.slab is None else self.slab))
+
+    @property
+    def member_count(self) -> int:
+        """Number of predictions behind the mean: none unless `members` are asked for."""
+        return max(self.groups - 1, 1) * (len(_EVERY_FLIP) if self.flips else 1) if self.members else 0
 
     def count(self, shape: Triple) -> int:
         """Return the number of windows that cover a volume."""
@@ -139,13 +150,21 @@ class SlidingWindow:
         return window_weights(self.windows.size, self.weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size)."""
+        """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size), J times K more with J members."""
         if not self.flips:
             return self._activated(x)
         total = self._activated(x).clone()  # a network may use the memory of its output again
+        every = [total]
         for axes in _EVERY_FLIP[1:]:
-            total = total + self._activated(x.flip(axes)).flip(axes)
-        return total / len(_EVERY_FLIP)
+            output = self._activated(x.flip(axes)).flip(axes)
+            total = total + output
+            if self.members:
+                every.append(output)
+        mean = total / len(_EVERY_FLIP)
+        if not self.members:
+            return mean
+        classes = mean.shape[1] // self.groups
+        return torch.cat([mean[:, :classes], *(one[:, classes:] if self.groups > 1 else one for one in every)], dim=1)
 
     def _activated(self, x: Tensor) -> Tensor:
         y = self.network(x)
@@ -153,7 +172,10 @@ class SlidingWindow:
             raise ValueError(f"the network maps {tuple(x.shape)} to {tuple(y.shape)}: expected the same grid")
         if self.activation == "none":
             return y.float()
-        return y.float().softmax(dim=1) if self.activation == "softmax" else y.float().sigmoid()
+        if self.activation == "sigmoid":
+            return y.float().sigmoid()
+        parts = [logits.softmax(dim=1) for logits in y.float().chunk(self.groups, dim=1)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class _Slab:

@@ -1,5 +1,6 @@
 """Scans and masks on disk, one format per file. A file whose geometry cannot be trusted is refused."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from fheat.io.confined import Content, read_confined
 from fheat.io.content import SIZE_LIMIT
+from fheat.io.dicom_series import SeriesFacts, parse_series
 from fheat.io.nifti import read_nifti as read_nifti
 from fheat.io.nifti import write_nifti as write_nifti
 from fheat.io.volume import Volume as Volume
@@ -18,22 +20,23 @@ from fheat.system.trust import trusting as trusting
 if TYPE_CHECKING:
     from fheat.io.dicom import Series
 
-__all__ = ["Volume", "read_nifti", "read_seg", "read_series", "read_volume", "trusting", "write_nifti"]
+__all__ = ["Volume", "list_series", "read_nifti", "read_seg", "read_series", "read_volume", "trusting", "write_nifti"]
 
 
-def read_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
-    """Read a scan or a mask from a NIfTI file, an NRRD file or the folder of a DICOM series, or raise `BadInput`.
+def read_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Volume:
+    """Read a scan or a mask from a NIfTI file, an NRRD file, the folder of a DICOM series, or a DICOM SEG (.dcm).
 
     Args:
         path: the file or the folder.
+        files: the slices of a DICOM series whose folder holds other files too; see `fheat.io.dicom.read_dicom`.
         limit: largest number of bytes of voxels; see the reader of each format.
 
-    Another process with bounded memory and time parses the file (`fheat.io.confined`), unless `trusting` says that this
-    one may. The result is the same.
+    Raises `BadInput` for what cannot be read. Another process with bounded memory and time parses the file
+    (`fheat.io.confined`), unless `trusting` says that this one may. The result is the same.
     """
     if is_trusting():
-        return parse_volume(path, limit=limit)
-    return _checked(path, read_confined("volume", path, limit))
+        return parse_volume(path, files=files, limit=limit)
+    return _checked(path, read_confined("volume", path, limit, files))
 
 
 def read_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
@@ -44,7 +47,7 @@ def read_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) -
     """
     if is_trusting():
         return parse_seg(path, series, limit=limit)
-    return _checked(path, read_confined("seg", path, limit, series))
+    return _checked(path, read_confined("seg", path, limit, series=series))
 
 
 def _checked(path: str | Path, content: Content) -> Volume:
@@ -55,7 +58,14 @@ def _checked(path: str | Path, content: Content) -> Volume:
     return Volume(content.arrays["image"], affine)
 
 
-def read_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> "Series":
+def list_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple[SeriesFacts, ...]:
+    """Return the DICOM series in a folder, or raise `BadInput`; the headers are parsed as in `read_volume`."""
+    if is_trusting():
+        return parse_series(folder, limit=limit)
+    return read_confined("series", folder, limit).series
+
+
+def read_series(folder: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> "Series":
     """Read the DICOM series in a folder with the headers of its slices, or raise `BadInput`.
 
     The pixels are unpacked as `read_volume` does it. The headers, which it has found to be sound, are then read in this
@@ -64,23 +74,28 @@ def read_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> "Series":
     from fheat.io.dicom import Series, read_dicom, read_headers
 
     if is_trusting():
-        return read_dicom(folder, limit=limit)
-    return Series(read_volume(folder, limit=limit), read_headers(folder, limit=limit))
+        return read_dicom(folder, files=files, limit=limit)
+    volume = read_volume(folder, files=files, limit=limit)
+    return Series(volume, read_headers(folder, files=files, limit=limit))
 
 
-def parse_volume(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+def parse_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Volume:
     """Read a file in this process; see `read_volume`."""
     source = Path(path)
     if source.is_dir():
         from fheat.io.dicom import read_dicom
 
-        return read_dicom(source, limit=limit).volume
+        return read_dicom(source, files=files, limit=limit).volume
     if source.name.endswith((".nii", ".nii.gz")):
         return read_nifti(source, limit=limit)
     if source.suffix == ".nrrd":
         from fheat.io.nrrd import read_nrrd
 
         return read_nrrd(source, limit=limit)
+    if source.suffix == ".dcm" and source.exists():
+        from fheat.io.dicom_seg import parse_dicom_seg
+
+        return parse_dicom_seg(source, limit=limit)
     if not source.exists():
         raise BadInput(source, "does not exist", "check the path")
     raise BadInput(source, "is not of a kind that can be read", "give .nii, .nii.gz, .nrrd or a folder of DICOM files")

@@ -1,10 +1,10 @@
 """The process in which files from outside are parsed, so that a malicious file can break this process only.
 
-`fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "folder", "limit",
+`fheat.io.confined` starts it. Each line of standard input is a request: `{"kind", "path", "files", "folder", "limit",
 "seconds"}`, where `folder` is the one that a relative path starts from, and for a DICOM SEG `"series"`, the folder that
 it was drawn on. The answer is one line of JSON and then the bytes of the arrays. The line is `{"error": [path, reason,
-remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...], "affine"}` with the order "C" or "F" of the bytes; both
-have `"warnings": [[class, text], ...]`.
+remedy]}`, or `{"arrays": [[name, dtype, shape, order], ...], "affine"}` with the order "C" or "F" of the bytes, or
+`{"series": [...]}`; all have `"warnings": [[class, text], ...]`.
 
 The process has bounded memory and time. Formats whose parsers are large libraries in C, HDF5 and the compressed pixels
 of DICOM, are read in a fork of it where the system can fork, so that such a file cannot affect the next one. The
@@ -16,6 +16,7 @@ import ctypes
 import importlib
 import json
 import os
+import pathlib
 import select
 import signal
 import sys
@@ -34,11 +35,13 @@ MOST_FILES = 64
 LIBRARIES = {
     "nifti": ("fheat.io.nifti",),
     "nrrd": ("fheat.io.nrrd", "nrrd"),
-    "dicom": ("fheat.io.dicom", "pydicom", "pydicom.pixels.decoders"),
+    "dicom": ("fheat.io.dicom", "fheat.io.dicom_series", "pydicom", "pydicom.pixels.decoders"),
     "seg": ("fheat.io.dicom_seg", "pydicom", "pydicom.pixels.decoders", "highdicom"),
     "h5": ("fheat.io.h5", "h5py"),
 }
 """Modules that a format needs."""
+ENDINGS = {".nrrd": "nrrd", ".dcm": "seg"}
+"""Formats of files by their ending; all others are NIfTI."""
 OWN_PROCESS = ("dicom", "seg", "h5")
 """Formats of which each file, or each series, is read in a process of its own."""
 
@@ -80,7 +83,9 @@ def kind_of(request: dict[str, Any]) -> str:
     path = os.path.join(request["folder"], request["path"])
     if request["kind"] in ("h5", "seg"):
         return str(request["kind"])
-    return "dicom" if os.path.isdir(path) else "nrrd" if path.endswith(".nrrd") else "nifti"
+    if os.path.isdir(path):
+        return "dicom"
+    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), "nifti")
 
 
 def load_libraries(kind: str) -> None:
@@ -139,9 +144,13 @@ def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
         warnings.simplefilter("ignore", ResourceWarning)  # the files of this process are no concern of the parent
         try:
             os.chdir(request["folder"])
-            arrays, affine = read(request["kind"], request["path"], request["limit"], request.get("series"))
-            described = [(name, data.dtype.str, data.shape, order_of(data)) for name, data in arrays.items()]
-            reply: dict[str, Any] = {"arrays": described, "affine": affine}
+            reply: dict[str, Any]
+            if request["kind"] == "series":
+                reply = {"series": listed(request["path"], request["limit"])}
+            else:
+                arrays, affine = read(request)
+                described = [(name, data.dtype.str, data.shape, order_of(data)) for name, data in arrays.items()]
+                reply = {"arrays": described, "affine": affine}
         except MemoryError:
             reply = {"error": (request["path"], "needs more memory than its size allows", "check how it was written")}
         except Exception as error:  # `BadInput`, or what a library raises on a damaged file and no reader foresaw
@@ -162,10 +171,20 @@ def refusal(path: str, error: Exception) -> tuple[str, str, str]:
     return path, f"is damaged ({type(error).__name__}: {error})", "copy it again from its source"
 
 
-def read(kind: str, path: str, limit: int, series: str | None = None) -> tuple[dict[str, Any], Any]:
+def listed(path: str, limit: int) -> list[dict[str, Any]]:
+    """Return the DICOM series of a folder, each as a mapping."""
+    from dataclasses import asdict
+
+    from fheat.io.dicom_series import parse_series
+
+    return [asdict(one) for one in parse_series(path, limit=limit)]
+
+
+def read(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return the arrays of a file by name, each contiguous, and their affine as nested lists, if the file states it."""
     import numpy
 
+    kind, path, limit = request["kind"], request["path"], request["limit"]
     if kind == "h5":
         from fheat.io.h5 import parse_h5
 
@@ -173,11 +192,11 @@ def read(kind: str, path: str, limit: int, series: str | None = None) -> tuple[d
     if kind == "seg":
         from fheat.io import parse_seg
 
-        volume = parse_seg(path, str(series), limit=limit)
+        volume = parse_seg(path, request["series"], limit=limit)
     else:
         from fheat.io import parse_volume
 
-        volume = parse_volume(path, limit=limit)
+        volume = parse_volume(path, files=[pathlib.Path(file) for file in request["files"]], limit=limit)
     data = volume.data
     contiguous = data.flags.c_contiguous or data.flags.f_contiguous
     return {"image": data if contiguous else numpy.asfortranarray(data)}, volume.affine.tolist()

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fheat.io import child
 from fheat.io.content import COPY_AGAIN
+from fheat.io.dicom_series import SeriesFacts, checked_series
 from fheat.system.errors import BadInput
 
 MOST_IDLE: Final = 2
@@ -43,21 +44,28 @@ _PIPE: Final = 2**20
 """Bytes that a process can send ahead."""
 _WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, DeprecationWarning, FutureWarning)}
 """Classes of warnings that come over from the process as what they are; others become `UserWarning`."""
-Kind = Literal["volume", "h5", "seg"]
+_LONGEST_LIST: Final = 2**25
+"""Largest number of bytes of a list of series."""
+Kind = Literal["volume", "h5", "seg", "series"]
+"""What is asked of a file or folder: a volume, the arrays of an h5 file, a DICOM SEG, or the list of DICOM series."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """The arrays of a file by name, and their affine where the file states one."""
+    """The arrays of a file by name, their affine where the file states one, and the series of a folder if asked for."""
 
     arrays: dict[str, NDArray[Any]]
     affine: NDArray[np.float64] | None
+    series: tuple[SeriesFacts, ...] = ()
 
 
-def read_confined(kind: Kind, path: str | Path, limit: int, series: str | Path | None = None) -> Content:
+def read_confined(
+    kind: Kind, path: str | Path, limit: int, files: Sequence[Path] = (), *, series: str | Path | None = None
+) -> Content:
     """Read a file, or a folder with a series, in another process, or raise `BadInput`.
 
-    A DICOM SEG (`seg`) is read on the grid of `series`, the folder of the images that it was drawn on.
+    `files` are the slices of the series, where the folder holds other files too. A DICOM SEG (`seg`) is read on the
+    grid of `series`, the folder of the images that it was drawn on.
 
     Reading processes are kept between calls. Threads do not share one, so that as many files are read at a time as
     there are threads that read.
@@ -68,7 +76,7 @@ def read_confined(kind: Kind, path: str | Path, limit: int, series: str | Path |
     except IndexError:
         reader = ConfinedReader()
     try:
-        return reader.read(kind, path, limit, series)
+        return reader.read(kind, path, limit, files, series=series)
     finally:
         if len(idle) < MOST_IDLE:
             idle.append(reader)
@@ -92,7 +100,9 @@ class ConfinedReader:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def read(self, kind: Kind, path: str | Path, limit: int, series: str | Path | None = None) -> Content:
+    def read(
+        self, kind: Kind, path: str | Path, limit: int, files: Sequence[Path] = (), *, series: str | Path | None = None
+    ) -> Content:
         """Read one file; see `read_confined`. The process ends unless its answer is complete."""
         if self._process is None or self._process.poll() is not None:
             self.close()
@@ -103,14 +113,14 @@ class ConfinedReader:
             late.set()
             _kill(process)
 
-        seconds = self._timeout + min(_stored_bytes(file), limit) / SLOWEST
+        seconds = self._timeout + min(sum(map(_stored_bytes, files or [file])), limit) / SLOWEST
         timer = threading.Timer(seconds, stop)
         timer.daemon = True
         timer.start()
         complete = False
         try:
-            _ask(process, kind, file, limit, seconds, series)
-            answer = _answer(file, process, limit)
+            _ask(process, kind, file, files, series, limit, seconds)
+            answer = _answer(kind, file, process, limit)
             complete = True
         except (EOFError, BrokenPipeError):
             raise BadInput(file, _death(process.wait(), late.is_set(), seconds), COPY_AGAIN) from None
@@ -187,10 +197,17 @@ def _stored_bytes(path: Path) -> int:
 
 
 def _ask(
-    process: subprocess.Popen[bytes], kind: Kind, path: Path, limit: int, seconds: float, series: str | Path | None
+    process: subprocess.Popen[bytes],
+    kind: Kind,
+    path: Path,
+    files: Sequence[Path],
+    series: str | Path | None,
+    limit: int,
+    seconds: float,
 ) -> None:
     folder = os.sep if path.is_absolute() else os.getcwd()
     request = {"kind": kind, "path": str(path), "folder": folder, "limit": limit, "seconds": seconds}
+    request["files"] = [str(file) for file in files]
     if series is not None:
         request["series"] = os.path.abspath(series)
     assert process.stdin is not None
@@ -198,18 +215,20 @@ def _ask(
     process.stdin.flush()
 
 
-def _answer(path: Path, process: subprocess.Popen[bytes], limit: int) -> _Answer:
+def _answer(kind: Kind, path: Path, process: subprocess.Popen[bytes], limit: int) -> _Answer:
     """Return the arrays or the refusal; raise EOFError if the answer ends early, ValueError or similar if it is bad."""
     assert process.stdout is not None
-    line = process.stdout.readline(_LONGEST_LINE)
+    line = process.stdout.readline(_LONGEST_LIST if kind == "series" else _LONGEST_LINE)
     if not line:
         raise EOFError
     reply = json.loads(line)
     heard = tuple((str(name), _one_line(text)) for name, text in reply["warnings"])
     if "error" in reply:
         said, reason, remedy = reply["error"]
-        where = Path(said) if path in (Path(said), Path(said).parent) else path  # the file, or a slice in the folder
+        where = Path(said) if path in (Path(said), *Path(said).parents) else path  # the file, or a slice in the folder
         return _Answer(BadInput(where, _one_line(reason), _one_line(remedy)), heard)
+    if kind == "series":
+        return _Answer(Content({}, None, checked_series(reply["series"])), heard)
     arrays = {name: _declared(kind, shape, order, child.COPIES * limit) for name, kind, shape, order in reply["arrays"]}
     if not {"image"} <= arrays.keys() <= {"image", "label"}:
         raise ValueError(f"arrays {list(arrays)}")

@@ -38,7 +38,7 @@ _PREAMBLE: Final = 132
 """Number of bytes before the first element, which end with the DICM mark."""
 _LARGEST_META: Final = 2**20
 """Number of bytes within which the elements that name the transfer syntax must lie."""
-_DEFLATED: Final = "1.2.840.10008.1.2.1.99"
+DEFLATED: Final = "1.2.840.10008.1.2.1.99"
 """Transfer syntax of deflated files."""
 _CHECK: Final = "check how the series was exported"
 
@@ -67,25 +67,26 @@ class _Slice:
         return np.cross(self.cosines[0], self.cosines[1])
 
 
-def read_dicom(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
+def read_dicom(folder: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> Series:
     """Read the one series in a folder, or raise `BadInput`.
 
     Args:
         folder: the folder with the slices, one per file, under any names. Hidden files, a DICOMDIR, files that are not
             DICOM and subfolders are ignored.
+        files: the slices, where the folder holds other files too, or the slices lie in several folders.
         limit: largest number of bytes of the voxels as float32; a larger series is refused before it is decoded.
 
     The axes of the volume are the columns of the image, its rows, and the slices in the direction of columns x rows.
     Values are rescaled, to int16 if slopes and intercepts are whole numbers and every value fits, else to float32.
     """
     path = Path(folder)
-    slices, affine = _sorted_slices(path, limit)
+    slices, affine = _sorted_slices(path, files, limit)
     return Series(Volume(_voxels(slices, limit), affine), tuple(one.header for one in slices))
 
 
-def read_headers(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple["Dataset", ...]:
+def read_headers(folder: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> tuple["Dataset", ...]:
     """Return the headers of the slices as `read_dicom` does, without unpacking pixels, or raise `BadInput`."""
-    return tuple(one.header for one in _sorted_slices(Path(folder), limit)[0])
+    return tuple(one.header for one in _sorted_slices(Path(folder), files, limit)[0])
 
 
 def read_header(file: str | Path, *, limit: int = SIZE_LIMIT) -> "Dataset":
@@ -101,16 +102,16 @@ def read_header(file: str | Path, *, limit: int = SIZE_LIMIT) -> "Dataset":
 
 def read_grid(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:
     """Return the series as `read_dicom` does, but with zeros for voxels, none of which are unpacked."""
-    slices, affine = _sorted_slices(Path(folder), limit)
+    slices, affine = _sorted_slices(Path(folder), (), limit)
     rows, columns = slices[0].size
     voxels = np.broadcast_to(np.int16(0), (columns, rows, len(slices)))
     return Series(Volume(voxels, affine), tuple(one.header for one in slices))
 
 
-def _sorted_slices(path: Path, limit: int) -> tuple[list[_Slice], NDArray[np.float64]]:
+def _sorted_slices(path: Path, files: Sequence[Path], limit: int) -> tuple[list[_Slice], NDArray[np.float64]]:
     """Return the slices of the one series in a folder in the order of the volume's last axis, and its affine."""
     require("pydicom", path)
-    headers = {file: _header(file, limit) for file in _dicom_files(path)}
+    headers = {file: _header(file, limit) for file in files or dicom_files(path)}
     _check_one_series(path, headers)
     slices = [_slice(file, header) for file, header in headers.items()]
     _check_one_grid(path, slices)
@@ -168,7 +169,11 @@ def _is_marked(file: Path) -> bool:
         return stream.read(132)[128:] == b"DICM"
 
 
-def _dicom_files(folder: Path) -> list[Path]:
+def dicom_files(folder: Path, *, named: bool = False) -> list[Path]:
+    """Return the files of a folder with the DICM mark; raise `BadInput` if there are none, or a .dcm file lacks it.
+
+    With `named`, files that are named .dcm are among them, with the mark or without.
+    """
     if folder.is_file():
         raise BadInput(folder, "is a file", "give the folder that holds the series")
     with refusing(folder):
@@ -177,7 +182,7 @@ def _dicom_files(folder: Path) -> list[Path]:
     for file in listed:
         with refusing(file):
             marked = _is_marked(file)
-        if marked:
+        if marked or (named and file.suffix.lower() == ".dcm"):
             marked_files.append(file)
         elif file.suffix.lower() == ".dcm":
             raise BadInput(file, "is named .dcm and lacks the DICM mark", COPY_AGAIN)
@@ -194,10 +199,10 @@ def _header(file: Path, limit: int) -> "Dataset":
     with refusing(file):
         if file.stat().st_size > limit:
             raise BadInput(file, f"has over {limit:,} bytes", "raise the limit if it is meant")
-        syntax = pydicom.uid.UID(_meta_information(file).get("TransferSyntaxUID") or "missing")
+        syntax = pydicom.uid.UID(meta_information(file).get("TransferSyntaxUID") or "missing")
         try:
             # A deflated file is unpacked as a whole when it is opened, however large it turns out to be.
-            readable = syntax != _DEFLATED and get_decoder(syntax).is_available
+            readable = syntax != DEFLATED and get_decoder(syntax).is_available
         except NotImplementedError:
             readable = False
         if not readable:
@@ -221,7 +226,7 @@ def _header(file: Path, limit: int) -> "Dataset":
         return header
 
 
-def _meta_information(file: Path) -> "Dataset":
+def meta_information(file: Path) -> "Dataset":
     """Return the first part of a header, which names the transfer syntax."""
     from pydicom.filereader import read_dataset
 

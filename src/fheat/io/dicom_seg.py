@@ -4,7 +4,7 @@ The file is of type BINARY and has one segment per foreground class, whose segme
 without foreground are left out, as viewers expect; an empty mask keeps all its slices, because a SEG has at least one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat import __version__
+from fheat.io.codes import Code, SegmentCode, segment_code
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import LPS_TO_RAS, Series, one_line, refusing, require
 from fheat.io.volume import Volume
@@ -30,6 +31,8 @@ _LONGEST_LABEL: Final = 64
 """Largest number of characters of a segment label."""
 _LARGEST_LABEL: Final = 255
 """Largest label value."""
+_KINDS: Final = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
+"""Storage classes of segmentations: one frame per segment, or label maps."""
 _MAY_BE_EMPTY: Final = (
     "PatientID", "PatientName", "PatientBirthDate", "PatientSex",
     "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
@@ -43,6 +46,8 @@ def write_dicom_seg(
     path: str | Path,
     classes: Sequence[str],
     *,
+    codes: Mapping[int, SegmentCode] | None = None,
+    corrected: bool = False,
     description: str = "fheat segmentation",
     series_number: int = 900,
 ) -> None:
@@ -53,16 +58,19 @@ def write_dicom_seg(
         series: the result of `read_dicom`; patient, study and the referenced slices are taken from its headers.
         classes: names by label value, the background first, as in a model's card. All but the first become segments,
             even if they are absent from the mask.
+        codes: what each label value shows; a value that is left out gets the code that `fheat.io.codes` knows for the
+            name of its class, or that of an anatomical structure, a tissue.
+        corrected: whether a person changed the mask; the segments are then marked SEMIAUTOMATIC, else AUTOMATIC.
         description, series_number: fields of the new series.
-
-    The meaning of a class is not known here, so every segment is coded as an anatomical structure, a tissue, made by an
-    automatic algorithm; its label is the name of the class.
     """
     target = Path(path)
     require("highdicom", target)
-    labels = _labels(mask, series, target, classes)
+    labels = checked_labels(mask, series, target, classes)
     with refusing(target, "cannot be made from the headers of the series", "correct that field in the series"):
-        stored = _segmentation(labels, series, classes, description=description, series_number=series_number)
+        known = dict(enumerate(map(segment_code, classes))) | dict(codes or {})
+        how = "SEMIAUTOMATIC" if corrected else "AUTOMATIC"
+        described = [_describe(number, name, known[number], how) for number, name in enumerate(classes[1:], start=1)]
+        stored = _segmentation(labels, series, described, description=description, series_number=series_number)
         content = BytesIO()
         stored.save_as(content)
     write_file(target, content.getvalue())
@@ -76,19 +84,12 @@ def read_dicom_seg(path: str | Path, series: Series) -> Volume:
     """
     file = Path(path)
     require("highdicom", file)
-    import highdicom
-
     with refusing(file):
-        segmentation = highdicom.seg.segread(BytesIO(read_capped(file, SIZE_LIMIT)))
-        if segmentation.SegmentationType == "FRACTIONAL":
-            raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
+        segmentation = _opened(file, SIZE_LIMIT)
         frames = segmentation.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID
         if frames[0] != frames[1]:
             reason = f"field FrameOfReferenceUID is {one_line(frames[0])}, the series has {one_line(frames[1])}"
             raise BadInput(file, reason, "give the series it was drawn on")
-        largest = max(segmentation.segment_numbers, default=0)
-        if largest > _LARGEST_LABEL:
-            raise BadInput(file, f"field SegmentNumber goes to {largest}", "number them up to 255")
         start, count, flipped = _slices_of(file, segmentation, series.volume)
         # The tolerance is for positions that were rounded; `_slices_of` has checked where the frames lie.
         planes = segmentation.get_volume(combine_segments=True, dtype=np.uint8, rtol=0.05).array
@@ -97,7 +98,53 @@ def read_dicom_seg(path: str | Path, series: Series) -> Volume:
         return Volume(labels, series.volume.affine)
 
 
-def _labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) -> NDArray[np.uint8]:
+def parse_dicom_seg(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
+    """Read a SEG without its series as uint8, on the part of the grid that its frames span, or raise `BadInput`.
+
+    The axes are columns, rows and slices. Slices that the file leaves out at either end are no part of the volume; see
+    `read_dicom_seg` for what is refused.
+    """
+    file = Path(path)
+    require("highdicom", file)
+    with refusing(file):
+        segmentation = _opened(file, limit)
+        geometry = segmentation.get_volume_geometry(rtol=0.05)
+        if geometry is None:
+            raise BadInput(file, "field PlanePositionSequence: its frames are not on one even grid", "resample it")
+        size = int(np.prod(geometry.spatial_shape, dtype=np.float64))
+        if size > limit:
+            raise BadInput(file, f"declares {size:,} bytes of voxels, over the limit of {limit:,}", "raise the limit")
+        planes = segmentation.get_volume(combine_segments=True, dtype=np.uint8, rtol=0.05).array
+        affine = LPS_TO_RAS @ geometry.affine[:, [2, 1, 0, 3]]
+        if np.linalg.det(affine[:3, :3]) < 0:  # against the direction in which `read_dicom` has slices
+            planes = planes[::-1]
+            affine[:, 3] += (len(planes) - 1) * affine[:, 2]
+            affine[:, 2] *= -1
+        return Volume(np.ascontiguousarray(planes.transpose(2, 1, 0)), affine)
+
+
+def _opened(file: Path, limit: int) -> Any:
+    """Return the file as highdicom reads it, or raise `BadInput` unless it is a SEG of whole labels up to 255."""
+    import highdicom
+    import pydicom
+
+    content = read_capped(file, limit)
+    kind = pydicom.dcmread(BytesIO(content), stop_before_pixels=True, specific_tags=["SOPClassUID"]).get("SOPClassUID")
+    if kind not in _KINDS:
+        name = one_line(pydicom.uid.UID(kind or "missing").name)
+        raise BadInput(
+            file, f"field SOPClassUID is {name}: not a DICOM SEG", "give a SEG, a NIfTI file or the folder of a series"
+        )
+    segmentation = highdicom.seg.segread(BytesIO(content))
+    if segmentation.SegmentationType == "FRACTIONAL":
+        raise BadInput(file, "field SegmentationType is FRACTIONAL: labels are whole", "export it as BINARY")
+    largest = max(segmentation.segment_numbers, default=0)
+    if largest > _LARGEST_LABEL:
+        raise BadInput(file, f"field SegmentNumber goes to {largest}", "number them up to 255")
+    return segmentation
+
+
+def checked_labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) -> NDArray[np.uint8]:
     """Return the mask as uint8, (slices, rows, columns), or raise `BadInput` if it does not fit series and classes."""
     remedy = "write the mask on the grid of the series"
     shapes = mask.data.shape, series.volume.data.shape
@@ -121,7 +168,12 @@ def _labels(mask: Volume, series: Series, target: Path, classes: Sequence[str]) 
 
 
 def _segmentation(
-    labels: NDArray[np.uint8], series: Series, classes: Sequence[str], *, description: str, series_number: int
+    labels: NDArray[np.uint8],
+    series: Series,
+    described: Sequence["SegmentDescription"],
+    *,
+    description: str,
+    series_number: int,
 ) -> "Segmentation":
     import highdicom
 
@@ -130,7 +182,7 @@ def _segmentation(
         source_images=[_completed(first, series.volume.spacing[2]), *others],
         pixel_array=labels,
         segmentation_type="BINARY",
-        segment_descriptions=[_describe(number, name) for number, name in enumerate(classes[1:], start=1)],
+        segment_descriptions=described,
         series_instance_uid=highdicom.UID(),
         series_number=series_number,
         sop_instance_uid=highdicom.UID(),
@@ -164,20 +216,28 @@ def _completed(header: "Dataset", depth: float) -> "Dataset":
     return filled
 
 
-def _describe(number: int, name: str) -> "SegmentDescription":
+def _describe(number: int, name: str, code: SegmentCode, how: str) -> "SegmentDescription":
     import highdicom
     from pydicom.sr.codedict import codes
 
-    return highdicom.seg.SegmentDescription(
+    def concept(one: Code) -> Any:
+        return highdicom.sr.CodedConcept(one.value, one.scheme, one.meaning)
+
+    described = highdicom.seg.SegmentDescription(
         segment_number=number,
         segment_label=name,
-        segmented_property_category=codes.SCT.AnatomicalStructure,
-        segmented_property_type=codes.SCT.Tissue,
-        algorithm_type="AUTOMATIC",
+        segmented_property_category=concept(code.category),
+        segmented_property_type=concept(code.type),
+        anatomic_regions=None if code.region is None else [concept(code.region)],
+        algorithm_type=how,
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name="fheat", family=codes.DCM.ArtificialIntelligence, version=__version__
         ),
     )
+    if code.modifiers:  # which highdicom has no argument for
+        inside = described.SegmentedPropertyTypeCodeSequence[0]
+        inside.SegmentedPropertyTypeModifierCodeSequence = [one.item() for one in code.modifiers]
+    return described
 
 
 def _slices_of(file: Path, segmentation: Any, volume: Volume) -> tuple[int, int, bool]:

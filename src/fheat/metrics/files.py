@@ -1,4 +1,4 @@
-"""Evaluation of masks on disk: two NIfTI files, or two folders of them matched by name, become a table of scores."""
+"""Evaluation of masks on disk: two files, or two folders of them matched by name, become a table of scores."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fheat.io import read_volume
 from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
+from fheat.metrics.grids import on_one_grid
 from fheat.metrics.pairs import Pair, declared_labels, match_files
 from fheat.metrics.table import ScoreRow, Table
 from fheat.system.errors import BadInput
@@ -44,11 +45,12 @@ def evaluate_files(
     voxels: bool = False,
     tolerance: float = 2.0,
     only_predicted: bool = False,
+    patterns: Sequence[str] = (),
     workers: int | None = None,
     progress: Progress = silent,
     versions: Mapping[str, str] | None = None,
 ) -> Table:
-    """Compare two NIfTI files, or two folders of them matched by name, case by case.
+    """Compare two masks, NIfTI files or DICOM SEGs, or two folders of them matched by name, case by case.
 
     Args:
         prediction: file or folder of the predicted masks.
@@ -58,6 +60,7 @@ def evaluate_files(
         voxels: whether distances are in voxels instead of millimetres.
         tolerance: distance that counts as near in the surface Dice, in that unit.
         only_predicted: whether references without a prediction are left out, with a note, instead of refused.
+        patterns: names of the predictions and of the references below their folders; see `match_files`.
         workers: number of cases that are evaluated at the same time; the number of cores if not given.
         progress: called with the number of cases done and their total.
         versions: versions of programs to write into the table.
@@ -65,7 +68,8 @@ def evaluate_files(
     Rows are sorted by case. Refused cases, with reasons, are in `refused`; predictions without a reference, and values
     that belong to no class, are in `notes`.
     """
-    pairs, refused, notes = match_files(Path(prediction), Path(reference), only_predicted=only_predicted)
+    sources = Path(prediction), Path(reference)
+    pairs, refused, notes = match_files(*sources, only_predicted=only_predicted, patterns=patterns)
     classes = labels or declared_labels(Path(reference))
     if classes is None:
         held = _for_each(_reference_values, pairs, refused, workers, progress)
@@ -89,8 +93,8 @@ def evaluate_files(
     notes += _stray_notes(results)
     unit: Unit = "voxels" if voxels else "mm"
     reasons = {case: printable(refused[case]) for case in sorted(refused)}
-    sources = printable(prediction), printable(reference)
-    return Table(tuple(rows), unit, tolerance, *sources, reasons, tuple(map(printable, notes)), versions or {})
+    names = printable(prediction), printable(reference)
+    return Table(tuple(rows), unit, tolerance, *names, reasons, tuple(map(printable, notes)), versions or {})
 
 
 def _stray_notes(results: Mapping[str, CaseScores]) -> list[str]:
@@ -137,7 +141,13 @@ def _for_each(
 def _score_case(pair: Pair, labels: Labels, *, voxels: bool, tolerance: float) -> CaseScores:
     prediction, predicted_values = _read_label_map(pair.prediction)
     reference, true_values = _read_label_map(pair.reference)
-    if difference := grid_difference(reference, prediction):
+    partial = pair.prediction.suffix == ".dcm", pair.reference.suffix == ".dcm"
+    if any(partial):
+        try:
+            prediction, reference = on_one_grid(prediction, reference, partial)
+        except ValueError as error:
+            raise BadInput(pair.prediction, str(error), "give masks of one scan") from None
+    elif difference := grid_difference(reference, prediction):
         reason = f"field {difference.field} is {difference.second}, that of the reference {difference.first}"
         raise BadInput(pair.prediction, reason, "resample it to the reference")
     known = {0}.union(*labels.values())

@@ -5,15 +5,19 @@ The names come from the `dataset.json` that nnU-Net and the Medical Segmentation
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fheat.system.errors import BadInput
 from fheat.system.files import TABLE_LIMIT, read_capped
+from fheat.system.patterns import files_by_id
 from fheat.system.text import printable
 
-ENDINGS: Final = (".nii.gz", ".nii")
+ENDINGS: Final = (".nii.gz", ".nii", ".dcm")
+_BESIDE: Final = ("_probabilities", "_uncertainty", "_rtstruct")
+"""Ends of the names of files that `fheat predict` writes beside a mask."""
 _REMEDY: Final = "mend it or name the classes yourself"
 
 
@@ -27,16 +31,20 @@ class Pair:
 
 
 def match_files(
-    prediction: Path, reference: Path, *, only_predicted: bool = False
+    prediction: Path, reference: Path, *, only_predicted: bool = False, patterns: Sequence[str] = ()
 ) -> tuple[list[Pair], dict[str, str], list[str]]:
     """Return the pairs sorted by case, the refused cases with reasons, and notes on files without a partner.
 
-    The case is the file name without `.nii` or `.nii.gz`. nnU-Net's channel suffix `_0000` is no part of it where only
-    one of the two files has it.
+    The case is the file name without `.nii`, `.nii.gz` or `.dcm`, which is a DICOM SEG. nnU-Net's channel suffix
+    `_0000` is no part of it where only one of the two files has it. With `patterns`, the names of predictions and of
+    references such as `{id}.nii.gz` and `{id}_LGE_seg.nii.gz`, the case is what `{id}` stands for.
     """
     for path in (prediction, reference):
         if not path.exists():
             raise BadInput(path, "does not exist", "check the path")
+    if patterns:
+        sides = zip((prediction, reference), patterns, strict=False)
+        return _paired(prediction, *(_printable(files_by_id(*side)) for side in sides), only_predicted=only_predicted)
     if prediction.is_dir() != reference.is_dir():
         folder, file = (prediction, reference) if prediction.is_dir() else (reference, prediction)
         raise BadInput(folder, f"is a folder and {file} a file", "give two files or two folders")
@@ -45,9 +53,14 @@ def match_files(
     predicted, true = _by_case(prediction), _by_case(reference)
     predicted, true = _without_channel(predicted, true), _without_channel(true, predicted)
     if not true:
-        raise BadInput(reference, "holds no .nii or .nii.gz file", "give the folder with the reference masks")
-    if not predicted and any(file.suffix == ".dcm" for file in prediction.iterdir()):
-        raise BadInput(prediction, "holds DICOM files and masks are read from NIfTI", "predict with --format nifti")
+        raise BadInput(reference, "holds no .nii, .nii.gz or .dcm file", "give the folder with the reference masks")
+    return _paired(prediction, predicted, true, only_predicted=only_predicted)
+
+
+def _paired(
+    prediction: Path, predicted: dict[str, list[Path]], true: dict[str, list[Path]], *, only_predicted: bool
+) -> tuple[list[Pair], dict[str, str], list[str]]:
+    """Return what `match_files` does, for files by case."""
     pairs, refused, left_out = [], {}, []
     for case in sorted(true):
         files = predicted.get(case, [])
@@ -61,17 +74,27 @@ def match_files(
             several = files if len(files) > 1 else true[case]
             names = " and ".join(file.name for file in several)
             refused[case] = f"{several[0].parent}: holds {names} for one case; keep one"
-    extra = [file.name for case in sorted(predicted.keys() - true.keys()) for file in predicted[case]]
+    lonely = [case for case in sorted(predicted.keys() - true.keys()) if not _belongs_to(case, predicted)]
+    extra = [file.name for case in lonely for file in predicted[case]]
     notes = [f"predictions without a reference: {', '.join(extra)}"] if extra else []
     if left_out:
         notes.append(f"{len(left_out)} references without a prediction are left out")
     if not pairs and not refused:
-        raise BadInput(prediction, f"has no prediction for any case of {reference}", "check the names of the files")
+        raise BadInput(prediction, "has no prediction for any of the references", "check the names of the files")
     return pairs, refused, notes
 
 
+def _belongs_to(case: str, others: dict[str, list[Path]]) -> bool:
+    """Return whether a file is what `fheat predict` writes beside the mask of another case."""
+    return any(case.removesuffix(end) in others for end in _BESIDE if case.endswith(end))
+
+
+def _printable(cases: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    return {printable(case): files for case, files in cases.items()}
+
+
 def _by_case(folder: Path) -> dict[str, list[Path]]:
-    """Return the NIfTI files of a folder by case; hidden files and files of other kinds are ignored."""
+    """Return the NIfTI files and DICOM SEGs of a folder by case; hidden files and files of other kinds are ignored."""
     cases: dict[str, list[Path]] = {}
     for file in sorted(folder.iterdir()):
         if file.name.endswith(ENDINGS) and not file.name.startswith("."):
@@ -80,7 +103,7 @@ def _by_case(folder: Path) -> dict[str, list[Path]]:
 
 
 def _case_id(file: Path) -> str:
-    return printable(file.name.removesuffix(".gz").removesuffix(".nii") or file.name)
+    return printable(file.name.removesuffix(".gz").removesuffix(".nii").removesuffix(".dcm") or file.name)
 
 
 def _without_channel(cases: dict[str, list[Path]], others: dict[str, list[Path]]) -> dict[str, list[Path]]:

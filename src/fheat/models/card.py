@@ -1,5 +1,6 @@
 """What a model folder says about its weights. Every field is data; nothing in it is ever executed."""
 
+from itertools import zip_longest
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 from fheat.data.appearance import Appearance
 from fheat.data.preprocessing import Preprocessing
 from fheat.gates.hook import AxisOrder
+from fheat.io.codes import SegmentCode
 
 
 class _Strict(BaseModel):
@@ -40,6 +42,8 @@ class Card(_Strict):
     regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
     """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
+    codes: dict[Annotated[int, Field(ge=1, le=255)], SegmentCode] = Field(default_factory=dict)
+    """What each label value shows, for DICOM; a value without an entry is looked up by name, see `fheat.io.codes`."""
     preprocessing: Preprocessing = Preprocessing()
     """How a stored scan becomes the network's input; by default nothing is changed."""
     appearance: Appearance = Appearance()
@@ -59,6 +63,27 @@ class Card(_Strict):
         schedule = self.training.get("schedule")
         seed = schedule.get("seed") if isinstance(schedule, dict) else self.training.get("seed")
         return seed if isinstance(seed, int) else None
+
+    def class_values(self, channels: int | None = None) -> dict[str, tuple[int, ...]]:
+        """Return the name of each class or region and the label values that belong to it, without the background.
+
+        `channels` is the number of output channels of the network, which counts where the card names no class.
+        """
+        count = len(self.classes) if channels is None else channels
+        names = self.classes or tuple(f"label {value}" for value in self.regions or range(count))
+        if self.regions:
+            return {name: tuple(self.regions[level:]) for level, name in enumerate(names)}
+        return {name: (value,) for value, name in enumerate(names) if value}
+
+    def label_names(self, channels: int | None = None) -> tuple[str, ...]:
+        """Return the names of the label values 1, 2, ...; a region's own value is what its inner regions leave of it.
+
+        `channels` is as for `class_values`.
+        """
+        named, classes = {}, self.class_values(channels)
+        for (name, values), inner in zip_longest(classes.items(), list(classes)[1:]):
+            named[values[0]] = f"{name} without {inner}" if len(values) > 1 else name
+        return tuple(named.get(value, f"label {value}") for value in range(1, max(named, default=0) + 1))
 
     @model_validator(mode="after")
     def _names_every_region_once(self) -> Self:

@@ -20,19 +20,25 @@ class Ensemble(nn.Module):
     """The logits of the mean probability of several networks.
 
     For exclusive classes log(mean_i softmax(z_i)), so that its softmax is the mean; for nested regions the logit of
-    mean_i sigmoid(z_i). A single network gives its own probabilities. Shapes are those of the networks.
+    mean_i sigmoid(z_i). A single network gives its own probabilities. Shapes are those of the networks; with `every`
+    set, the logits of each network come behind those of the mean, along the channels.
     """
 
     def __init__(self, networks: Sequence[nn.Module], *, regions: bool = False) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.regions = regions
+        self.every = False
         self.card: Card
         self.spec: NetworkSpec
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of the mean probability, float32."""
+        """Return the logits of the mean probability, float32, and with `every` those of all networks behind them."""
         every = [network(x).float() for network in self.networks]
+        mean = self._mean(every)
+        return torch.cat([mean, *every], dim=1) if self.every else mean
+
+    def _mean(self, every: Sequence[Tensor]) -> Tensor:
         least = torch.finfo(torch.float32).tiny
         if self.regions:
             inside, outside = (

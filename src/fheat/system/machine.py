@@ -1,4 +1,4 @@
-"""The machine: which processor, GPU and versions a result was measured on, and what to say when memory runs out."""
+"""The machine: which device can be used, what a result was measured on, and what to say when memory runs out."""
 
 import platform
 from collections.abc import Iterator
@@ -21,6 +21,19 @@ def machine(device: str = "cpu") -> dict[str, object]:
         "torch": torch.__version__,
         **{name: found for name in ("numpy", "scipy", "monai") if (found := installed_version(name)) is not None},
     }
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """Return the device if something can be computed on it, else raise a `ValueError` of one line."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is unknown: use cpu, cuda or cuda:1") from None
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device {str(name)!r} cannot be used ({str(error).splitlines()[0]})") from None
+    return device
 
 
 def installed_version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Text for terminals: columns that line up, names that stay on their line, `8 scans`, grids as `112x112x80`."""
+"""Text for terminals: columns that line up, names that stay on their line, `8 scans`, `12 min`, `112x112x80`."""
 
 from collections.abc import Sequence
 
@@ -33,6 +33,14 @@ def printable(text: object) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number of things, such as `1 scan` or `8 scans`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: `40 s`, `12 min`, `3 h 5 min`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def grid_name(grid: Sequence[int]) -> str:

@@ -24,8 +24,9 @@ MOST_KILLS = 4
 
 
 def left(out: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return what run.json says but for seconds, memory and the name of the folder, and all masks and pictures."""
+    """Return what run.json says but for times, memory and the name of the folder, and all masks and pictures."""
     record = json.loads((out / "run.json").read_text())
+    del record["date"], record["command"]
     for case in record["cases"]:
         case["mask"] = Path(case["mask"]).name
         for measured in ("seconds", "memory_bound_bytes", "memory_parts_bytes"):  # of the process that made it
