@@ -12,6 +12,7 @@ from fheat.inference.runtimes import Forward
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import read_volume
+from fheat.system.errors import BadInput
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest accepted difference of a logit, relative to the largest logit of the network itself."""
@@ -81,6 +82,16 @@ def compare_on_noise(predictor: Predictor, exported: Forward, step: int | None) 
     return comparison.result()
 
 
+def check_scan(predictor: Predictor, path: Path) -> None:
+    """Raise `BadInput` for a scan that the network cannot segment."""
+    volume = read_volume(path)
+    predictor.check_plausible(volume, path)
+    try:
+        predictor.scan(volume)
+    except ValueError as error:
+        raise BadInput(path, str(error), "give a scan that fheat predict takes") from None
+
+
 def compare_on_scans(
     predictor: Predictor, exported: Forward, scans: list[Path], done: Callable[[int, int], None] | None = None
 ) -> Difference:
@@ -88,9 +99,7 @@ def compare_on_scans(
     comparison = Comparison(predictor.network, exported, regions=bool(predictor.card.regions))
     size = predictor.windows.size
     for count, path in enumerate(scans, start=1):
-        volume = read_volume(path)
-        predictor.check_plausible(volume, path)
-        scan = predictor.scan(volume)
+        scan = predictor.scan(read_volume(path))
         sliding = SlidingWindow(comparison, Windows(size, size), activation="none", batch=2)
         axis = sliding.axis(scan.shape)
         for _ in sliding.stream(lambda a, b, scan=scan, axis=axis: scan.planes(axis, a, b), scan.shape, scan.channels):

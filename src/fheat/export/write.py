@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 import torch
 
 from fheat.export import bundle
-from fheat.export.compare import LARGEST_DIFFERENCE, Difference, compare_on_noise, compare_on_scans
+from fheat.export.compare import LARGEST_DIFFERENCE, Difference, check_scan, compare_on_noise, compare_on_scans
 from fheat.export.graphs import GRAPHS
 from fheat.export.recipe import STEP, Recipe, recipe_of
 from fheat.inference.compilable import compilable
@@ -94,6 +94,8 @@ def export_model(
         predictor = Predictor(folder, device="cpu", runtime="torch", largest_component=largest_component)
     except ValueError as error:
         raise BadInput(model, str(error), "train or save the model with a window") from None
+    for path in scans:  # before the work that would be lost
+        check_scan(predictor, path)
     obstacles: list[str] = []
     for recipe in _recipes(predictor, to, sha256, obstacles):
         start = time.perf_counter()
@@ -103,6 +105,8 @@ def export_model(
             on_noise = compare_on_noise(predictor, run, recipe.input.step)
             if not on_noise.accepted:
                 raise ValueError(_too_far(on_noise))
+        except (OSError, MemoryError):
+            raise
         except Exception as error:  # exporters and runtimes raise whatever they like
             obstacles.append(_first_line(error))
             continue
@@ -138,18 +142,17 @@ def check_export_target(target: Path, to: FormatName, *, overwrite: bool) -> Non
 
 
 def _recipes(predictor: Predictor, to: FormatName, sha256: str, obstacles: list[str]) -> Iterator[Recipe]:
-    """Yield the recipes to try: of a graph for any size where no gate is open, then of one for windows only."""
+    """Yield the recipes to try: for other sizes too, which an open gate excludes in a graph, then for windows only."""
     packages = bundle.PACKAGES if to == "bundle" else GRAPHS[to].packages
     opened = [site for site, gate in gates_of(predictor.network).items() if not gate.retired]
     if to == "bundle" or not opened:
         yield recipe_of(predictor, sha256, step=STEP, packages=packages)
     because = (
-        f"the cosine transforms of the open gates {', '.join(opened)} are matrices for one size"
-        if opened
-        else f"the network could not be exported for any size ({obstacles[-1]})"
+        f"the network could not be exported for other sizes ({obstacles[-1]})"
+        if obstacles
+        else f"the cosine transforms of the open gates {', '.join(opened)} are matrices for one size"
     )
-    if to != "bundle":
-        yield recipe_of(predictor, sha256, step=None, fixed_because=because, packages=packages)
+    yield recipe_of(predictor, sha256, step=None, fixed_because=because, packages=packages)
 
 
 def _make(predictor: Predictor, to: FormatName, recipe: Recipe) -> tuple[dict[str, bytes], Forward]:
