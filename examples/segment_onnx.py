@@ -26,8 +26,7 @@ def resample(x, steps, shape):
 session = onnxruntime.InferenceSession(sys.argv[1])
 recipe = json.loads(session.get_modelmeta().custom_metadata_map["fheat_recipe"])
 scan, size, rule = nibabel.load(sys.argv[2]), recipe["window"]["size"], recipe["intensity"]
-here = io_orientation(scan.affine)
-there = axcodes2ornt(recipe["orientation"]) if recipe["orientation"] else here
+here, there = io_orientation(scan.affine), axcodes2ornt(recipe["orientation"] or nibabel.aff2axcodes(scan.affine))
 x = apply_orientation(scan.get_fdata(), ornt_transform(here, there))
 spacing = np.array(scan.header.get_zooms())[ornt_transform(there, here)[:, 0].astype(int)]
 low, high, seen = rule["low"] or 0, rule["high"] or 1, x[x != 0] if rule["nonzero"] else x

@@ -75,21 +75,15 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _print(exported: Exported) -> None:
-    recipe = exported.recipe
+    taken, gates = exported.recipe.input, exported.recipe.gates
     for path, size in exported.files.items():
         print(printable(f"wrote {path}  {size:,} bytes"))
-    size = "x".join(map(str, recipe.input.size))
-    if recipe.input.step is None:
-        print(printable(f"input: any batch of {recipe.input.channels}x{size}, because {recipe.input.fixed_because}"))
-    else:
-        print(
-            f"input: any batch of {recipe.input.channels}x{size}, each axis also longer by {recipe.input.step} voxels"
-        )
-    gates = recipe.gates
+    window = "x".join(map(str, (taken.channels, *taken.size)))
+    sizes = f"only, because {taken.fixed_because}" if taken.step is None else f"or longer by multiples of {taken.step}"
+    print(printable(f"input: any batch of windows {window} {sizes}"))
     if gates.open or gates.retired:
-        print(
-            f"gates: {', '.join(gates.open) or 'none'} in the graph, {counted(len(gates.retired), 'gate')} gone from it"
-        )
+        gone = counted(len(gates.retired), "gate")
+        print(f"gates: {', '.join(gates.open) or 'none'} in the graph, {gone} gone from it")
     print(f"noise: {_said(exported.on_noise)}")
     if exported.on_scans is not None:
         print(f"scans: {_said(exported.on_scans)}")

@@ -143,7 +143,7 @@ def _inference(recipe: Recipe) -> dict[str, Any]:
 def _before(recipe: Recipe) -> list[dict[str, Any]]:
     """Return the transforms from a file to the input: turned, then intensities mapped, then resampled."""
     transforms: list[dict[str, Any]] = [
-        {"_target_": "LoadImaged", "keys": "image"},
+        {"_target_": "LoadImaged", "keys": "image", "reader": "NibabelReader"},
         {"_target_": "EnsureChannelFirstd", "keys": "image"},
     ]
     if recipe.orientation is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import torch
@@ -23,7 +24,8 @@ class Difference:
     """How far logits lie from those of the network."""
 
     largest: float
-    """Largest absolute difference of a logit over the largest absolute logit of the network; 0 where all are equal."""
+    """Largest absolute difference of a logit over the largest absolute logit of the network; 0 where all are equal,
+    infinite where one is not a number."""
     other_class: int
     """Number of voxels that get another class, or lie in another region."""
     voxels: int
@@ -31,7 +33,7 @@ class Difference:
 
     @property
     def accepted(self) -> bool:
-        """Whether the file may be used; not a number is no."""
+        """Whether the file may be used."""
         return self.largest <= LARGEST_DIFFERENCE
 
 
@@ -51,7 +53,7 @@ class Comparison:
         if found.shape != expected.shape:
             raise ValueError(f"gives {tuple(found.shape)} where the network gives {tuple(expected.shape)}")
         apart = float((found - expected).abs().max())
-        self._apart = self._apart if apart <= self._apart else apart  # which keeps NaN
+        self._apart = max(self._apart, apart if apart == apart else inf)
         self._scale = max(self._scale, float(expected.abs().max()))
         differs = self._classes(found) != self._classes(expected)
         self._other += int(differs.any(dim=1).sum())
