@@ -4,7 +4,8 @@
 Both folders are datasets in a layout that fheat reads. The first two validation scans of each are taken. Of every
 export the result has the largest difference from PyTorch, the voxels with another class, time and bytes; of the ONNX
 file also what examples/segment_onnx.py makes of a scan, and of the bundle what `python -m monai.bundle run` makes of
-it, each as Dice with the mask of `fheat predict --runtime torch`.
+it, each as Dice with the mask of `fheat predict --runtime torch`. `--only onnx` repeats the exports in one format and
+keeps what is stored of the others.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import onnx
-from record import ROOT, write_result
+from record import ROOT, read_result, write_result
 
 from fheat import Predictor
 from fheat.data.layouts import open_dataset
@@ -36,17 +37,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--la", type=Path, required=True)
     parser.add_argument("--hippocampus", type=Path, required=True)
+    parser.add_argument("--only", choices=TARGETS)
     options = parser.parse_args()
-    exports: list[dict[str, Any]] = []
-    masks: dict[str, Any] = {}
+    before = read_result("export-cpu").results if options.only else {}
+    exports: list[dict[str, Any]] = [row for row in before.get("exports", []) if row["format"] != options.only]
+    masks: dict[str, Any] = before.get("dice_with_predict", {})
     for model, data in (("la-4", options.la), ("hippocampus", options.hippocampus)):
         scans = [case.images[0] for case in open_dataset(data).split("validation")[:2]]
         with tempfile.TemporaryDirectory() as folder:
-            for to, name in TARGETS.items():
-                exports.append(exported(model, to, Path(folder) / name, scans))
-                print(exports[-1], flush=True)
-            masks[model] = segmented(model, Path(folder), scans[0])
-            print(masks[model], flush=True)
+            for to in [options.only] if options.only else TARGETS:
+                exports.append(exported(model, to, Path(folder) / TARGETS[to], scans))
+            if not options.only:
+                masks[model] = segmented(model, Path(folder), scans[0])
+    exports.sort(key=lambda row: (row["model"] != "la-4", list(TARGETS).index(row["format"])))
     write_result(
         "export-cpu",
         title="Exports of the zoo beside PyTorch: logits on windows of real scans, time, bytes, masks without fheat",

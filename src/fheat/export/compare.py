@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def compare_on_noise(predictor: Predictor, exported: Forward, step: int | None) 
     noise = torch.Generator().manual_seed(0)
     assert predictor.spec is not None
     channels, size = predictor.spec.in_channels, predictor.windows.size
-    shapes = [(2, channels, *size), (1, channels, *size)]
+    shapes: list[tuple[int, ...]] = [(2, channels, *size), (1, channels, *size)]
     if step is not None:
         shapes.append((1, channels, *(length + step for length in size)))
     for shape in shapes:
@@ -103,8 +104,7 @@ def compare_on_scans(
     for count, path in enumerate(scans, start=1):
         scan = predictor.scan(read_volume(path))
         sliding = SlidingWindow(comparison, Windows(size, size), activation="none", batch=2)
-        axis = sliding.axis(scan.shape)
-        for _ in sliding.stream(lambda a, b, scan=scan, axis=axis: scan.planes(axis, a, b), scan.shape, scan.channels):
+        for _ in sliding.stream(partial(scan.planes, sliding.axis(scan.shape)), scan.shape, scan.channels):
             pass
         if done is not None:
             done(count, len(scans))

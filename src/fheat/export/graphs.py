@@ -4,9 +4,11 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -17,6 +19,8 @@ from fheat.system.files import WEIGHTS_LIMIT, read_capped
 
 MOST_STEPS = 64
 """A graph for any size is made for axes of up to so many steps."""
+WORTH_SHRINKING = 256
+"""Number of values of a constant from which on it is worth a node of its own to store it as one value and a shape."""
 
 Files = Mapping[str, bytes]
 """Content of the files of an export by how their names end, the one that a user names first."""
@@ -40,8 +44,8 @@ class GraphFormat(Protocol):
 class Onnx:
     """One file; the recipe is in `metadata_props`."""
 
-    suffixes = (".onnx",)
-    packages = ("onnx", "onnxscript", "onnxruntime")
+    suffixes: tuple[str, ...] = (".onnx",)
+    packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
 
     def make(self, network: nn.Module, recipe: Recipe) -> Files:
         """Export, drop where in the source each node comes from, and add the recipe."""
@@ -53,6 +57,7 @@ class Onnx:
             output_names=[OUTPUT],
         )
         graph = model.graph
+        _shrink(graph)
         for described in (
             *graph.node,
             *graph.input,
@@ -80,8 +85,8 @@ class Onnx:
 class OpenVino:
     """An .xml file with the graph and the recipe in `rt_info`, and a .bin file with weights in float32."""
 
-    suffixes = (".xml", ".bin")
-    packages = ("openvino",)
+    suffixes: tuple[str, ...] = (".xml", ".bin")
+    packages: tuple[str, ...] = ("openvino",)
 
     def make(self, network: nn.Module, recipe: Recipe) -> Files:
         """Trace, convert, name input and output, and add the recipe."""
@@ -111,7 +116,7 @@ class OpenVino:
 class Pt2:
     """torch's own graph file, which `torch.export.load` reads; the recipe is the extra file `fheat_recipe.json`."""
 
-    suffixes = (".pt2",)
+    suffixes: tuple[str, ...] = (".pt2",)
     packages: tuple[str, ...] = ()
 
     def make(self, network: nn.Module, recipe: Recipe) -> Files:
@@ -122,7 +127,7 @@ class Pt2:
             for node in program.graph.nodes:
                 for name in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node"):
                     node.meta.pop(name, None)
-            program.example_inputs = None  # type: ignore[assignment]
+            program.example_inputs = None
             file = BytesIO()
             torch.export.save(program, file, extra_files={f"{KEY}.json": recipe.text()})
         return {".pt2": file.getvalue()}
@@ -135,6 +140,28 @@ class Pt2:
 
 
 GRAPHS: Mapping[str, GraphFormat] = {"onnx": Onnx(), "openvino": OpenVino(), "pt2": Pt2()}
+
+
+def _shrink(graph: Any) -> None:
+    """Write large constants with one value everywhere, such as the ones of every norm, as that value and a shape."""
+    from onnx import helper, numpy_helper
+
+    made: dict[tuple[Any, ...], str] = {}
+    renamed: dict[str, str] = {}
+    for constant in [one for one in graph.initializer if prod(one.dims) >= WORTH_SHRINKING]:
+        values = numpy_helper.to_array(constant)
+        if (values != values.flat[0]).any():
+            continue
+        kind = (values.dtype, values.shape, values.flat[0].item())
+        renamed[constant.name] = made.setdefault(kind, constant.name)
+        graph.initializer.remove(constant)
+        if made[kind] == constant.name:
+            shape = numpy_helper.from_array(np.array(values.shape, np.int64), f"{constant.name}_shape")
+            value = numpy_helper.from_array(values.reshape(-1)[:1])
+            graph.initializer.append(shape)
+            graph.node.insert(0, helper.make_node("ConstantOfShape", [shape.name], [constant.name], value=value))
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _example(recipe: Recipe) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import torch
 
@@ -42,7 +42,7 @@ class Exported:
     on_noise: Difference
     on_scans: Difference | None
     seconds: float
-    """Time to make and load the file, without comparing and writing."""
+    """Time to make the file, load it and compare it on noise."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -96,31 +96,25 @@ def export_model(
         raise BadInput(model, str(error), "train or save the model with a window") from None
     for path in scans:  # before the work that would be lost
         check_scan(predictor, path)
-    obstacles: list[str] = []
-    for recipe in _recipes(predictor, to, sha256, obstacles):
-        start = time.perf_counter()
-        try:
-            contents, run = _make(predictor, to, recipe)
-            seconds = time.perf_counter() - start
-            on_noise = compare_on_noise(predictor, run, recipe.input.step)
-            if not on_noise.accepted:
-                raise ValueError(_too_far(on_noise))
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # exporters and runtimes raise whatever they like
-            obstacles.append(_first_line(error))
-            continue
-        on_scans = compare_on_scans(predictor, run, list(scans), progress) if scans else None
-        if on_scans is not None and not on_scans.accepted:
-            raise BadInput(target, f"{_too_far(on_scans)} on the scans", "nothing was written; use another format")
-        files = _write(target, to, contents)
-        hashes = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
-        return Exported(
-            to, {path: len(data) for path, data in files.items()}, hashes, recipe, on_noise, on_scans, seconds
-        )
-    raise BadInput(
-        target, f"{to} cannot hold this network ({obstacles[-1]})", "nothing was written; use another format"
-    )
+    start = time.perf_counter()
+    made = _first_that_works(predictor, to, sha256, target)
+    seconds = time.perf_counter() - start
+    on_scans = compare_on_scans(predictor, made.run, list(scans), progress) if scans else None
+    if on_scans is not None and not on_scans.accepted:
+        raise BadInput(target, f"{_too_far(on_scans)} on the scans", "nothing was written; use another format")
+    files = _write(target, to, made.contents)
+    sizes = {path: len(data) for path, data in files.items()}
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+    return Exported(to, sizes, hashes, made.recipe, made.on_noise, on_scans, seconds)
+
+
+class _Made(NamedTuple):
+    """The content of an export that passed the comparison on noise, and what runs it."""
+
+    contents: Mapping[str, bytes]
+    run: Forward
+    recipe: Recipe
+    on_noise: Difference
 
 
 def check_export_target(target: Path, to: FormatName, *, overwrite: bool) -> None:
@@ -139,6 +133,26 @@ def check_export_target(target: Path, to: FormatName, *, overwrite: bool) -> Non
         check_file(path)
         if path.exists() and not overwrite:
             raise BadInput(path, "exists already", "choose another name, or add --overwrite")
+
+
+def _first_that_works(predictor: Predictor, to: FormatName, sha256: str, target: Path) -> _Made:
+    """Return the export for most sizes that can be made and agrees with the network, or raise `BadInput`."""
+    obstacles: list[str] = []
+    for recipe in _recipes(predictor, to, sha256, obstacles):
+        try:
+            contents, run = _make(predictor, to, recipe)
+            on_noise = compare_on_noise(predictor, run, recipe.input.step)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # exporters and runtimes raise whatever they like
+            obstacles.append(_first_line(error))
+            continue
+        if on_noise.accepted:
+            return _Made(contents, run, recipe, on_noise)
+        obstacles.append(_too_far(on_noise))
+    raise BadInput(
+        target, f"{to} cannot hold this network ({obstacles[-1]})", "nothing was written; use another format"
+    )
 
 
 def _recipes(predictor: Predictor, to: FormatName, sha256: str, obstacles: list[str]) -> Iterator[Recipe]:
