@@ -4,8 +4,8 @@
 Both folders are datasets in a layout that fheat reads. The first two validation scans of each are taken. Of every
 export the result has the largest difference from PyTorch, the voxels with another class, time and bytes; of the ONNX
 file also what examples/segment_onnx.py makes of a scan, and of the bundle what `python -m monai.bundle run` makes of
-it, each as Dice with the mask of `fheat predict --runtime torch`. `--only onnx` repeats the exports in one format and
-keeps what is stored of the others.
+it, each as Dice with the mask of `fheat predict --runtime torch`. A model whose dataset is left out keeps the result
+that is stored.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import onnx
-from record import ROOT, read_result, write_result
+from record import ROOT, read_result, result_names, write_result
 
 from fheat import Predictor
 from fheat.data.layouts import open_dataset
@@ -28,6 +28,7 @@ from fheat.data.resample import resample
 from fheat.export.write import export_model
 from fheat.io import read_volume, write_nifti
 
+NAME = "export-cpu"
 TARGETS = {"onnx": "model.onnx", "openvino": "model.xml", "pt2": "model.pt2", "bundle": "bundle"}
 OTHER_SPACING = (0.9, 0.7, 0.8)
 """Spacing of the second scan to segment, relative to the stored one, so that resampling is part of the comparison."""
@@ -35,29 +36,30 @@ OTHER_SPACING = (0.9, 0.7, 0.8)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--la", type=Path, required=True)
-    parser.add_argument("--hippocampus", type=Path, required=True)
-    parser.add_argument("--only", choices=TARGETS)
+    parser.add_argument("--la", type=Path)
+    parser.add_argument("--hippocampus", type=Path)
     options = parser.parse_args()
-    before = read_result("export-cpu").results if options.only else {}
-    exports: list[dict[str, Any]] = [row for row in before.get("exports", []) if row["format"] != options.only]
-    masks: dict[str, Any] = before.get("dice_with_predict", {})
+    results = read_result(NAME).results if NAME in result_names() else {"exports": [], "dice_with_predict": {}}
     for model, data in (("la-4", options.la), ("hippocampus", options.hippocampus)):
+        if data is None:
+            continue
         scans = [case.images[0] for case in open_dataset(data).split("validation")[:2]]
         with tempfile.TemporaryDirectory() as folder:
-            for to in [options.only] if options.only else TARGETS:
-                exports.append(exported(model, to, Path(folder) / TARGETS[to], scans))
-            if not options.only:
-                masks[model] = segmented(model, Path(folder), scans[0])
-    exports.sort(key=lambda row: (row["model"] != "la-4", list(TARGETS).index(row["format"])))
+            rows = [exported(model, to, Path(folder) / name, scans) for to, name in TARGETS.items()]
+            results["exports"] = [row for row in results["exports"] if row["model"] != model] + rows
+            results["dice_with_predict"][model] = segmented(model, Path(folder), scans[0])
+        store(results)
+
+
+def store(results: dict[str, Any]) -> None:
     write_result(
-        "export-cpu",
+        NAME,
         title="Exports of the zoo beside PyTorch: logits on windows of real scans, time, bytes, masks without fheat",
         command="python studies/export.py --la LA --hippocampus HIPPOCAMPUS",
         seed=0,
         note="other programs shared the processor: cpu_seconds is the time of the program alone, comparing included",
         settings={"scans": 2, "other_spacing": list(OTHER_SPACING)},
-        results={"exports": exports, "dice_with_predict": masks},
+        results=results,
     )
 
 

@@ -82,6 +82,22 @@ def test_monai_verifies_and_runs_a_bundle(bundle, models, scan, tmp_path):
         assert (np.asarray(mask.dataobj) == expected.data).mean() >= least
 
 
+@pytest.mark.filterwarnings("ignore:NvImgCodecPydicomReader", "ignore:Default logging")
+def test_a_run_keeps_neither_gradients_nor_scans(bundle, scan, tmp_path):
+    from monai.bundle import ConfigParser
+
+    parser = ConfigParser()
+    parser.read_config(bundle / "configs" / "inference.json")
+    parser["bundle_root"], parser["output_dir"] = str(bundle), str(tmp_path)
+    parser["dataset"] = [{"image": str(scan)}]
+    modes = []
+    network = parser.get_parsed_content("network")
+    network.register_forward_hook(lambda *given: modes.append(torch.is_grad_enabled()))
+    assert parser.get_parsed_content("run") == [[None]]
+    assert set(modes) == {False}
+    assert (tmp_path / scan.name).is_file()
+
+
 def test_a_schema_that_asks_for_more_is_not_met(bundle):
     """The schema of these tests is not empty: without any of its fields the metadata are refused."""
     jsonschema = pytest.importorskip("jsonschema")

@@ -134,9 +134,9 @@ def _inference(recipe: Recipe) -> dict[str, Any]:
         },
         "probabilities": f"$lambda x: @inferer(x[None].to(@device), lambda w: @network(w).{probabilities})[0].cpu()",
         "postprocessing": {"_target_": "Compose", "transforms": _after(recipe)},
-        "segment": "$lambda x: @postprocessing({**x, 'pred': @probabilities(x['image'])})",
+        "segment": "$torch.no_grad()(lambda x: @postprocessing({**x, 'pred': @probabilities(x['image'])}))",
         "initialize": ["$@network.load_state_dict(@weights)"],
-        "run": ["$[@segment(@preprocessing(x)) for x in @dataset]"],
+        "run": ["$[@segment(@preprocessing(x)) and None for x in @dataset]"],  # and None: keep no scan in memory
     }
 
 
