@@ -71,7 +71,8 @@ class Miniature(nn.Module):
         x = self.enc1(self.stem(F.pad(x, [count for behind in planes for count in (0, behind)])))
         deep = F.avg_pool3d(x, 4)
         position = self.position
-        if position.shape[2:] != deep.shape[2:]:
+        any_grid = any(isinstance(length, torch.SymInt) for length in deep.shape[2:])  # of a graph being exported
+        if any_grid or position.shape[2:] != deep.shape[2:]:
             position = F.interpolate(position, size=deep.shape[2:], mode="trilinear")
         x = self.dec1(x + F.interpolate(self.enc2(self.dropout(deep + position)), scale_factor=4.0))
         logits = F.interpolate(self.head(x), scale_factor=4.0, mode="trilinear")

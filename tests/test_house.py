@@ -42,10 +42,11 @@ ROOMS = {
         "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
         "report", "studies", "system", "training",
     },
+    "export": {"__init__", "data", "inference", "io", "models", "networks", "ops", "system"},
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {
-        "__init__", "bench", "data", "experiments", "figures", "gates", "inference", "io", "methods", "metrics",
-        "models", "networks", "ops", "report", "studies", "system", "training",
+        "__init__", "bench", "data", "experiments", "export", "figures", "gates", "inference", "io", "methods",
+        "metrics", "models", "networks", "ops", "report", "studies", "system", "training",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -34,6 +34,7 @@ SUBJECTS = {
     "studies": "one study per file or folder",
     "report": "the page of a run",
     "experiments": "whole experiments",
+    "export": "models as standard files",
     "bench": "timing side by side",
     "cli": "one verb per file",
 }

@@ -91,3 +91,31 @@ def survivors() -> str:
 def example(name: str) -> str:
     """Return what an example printed, as a block of code."""
     return "\n".join(["```text", *stored("examples-cpu")[name]["lines"], "```"])
+
+
+def exports() -> str:
+    """Return the table of the exports of the zoo: difference from PyTorch, voxels with another class, time, bytes."""
+    rows = [
+        [
+            f"`{row['model']}`",
+            f"`{row['format']}`",
+            f"{row['largest_difference']:.1e}" if row["largest_difference"] else "0",
+            f"{row['other_class']:,} of {row['voxels']:,}",
+            f"{row['cpu_seconds']:.0f}",
+            f"{row['bytes'] / 1e6:.1f}",
+        ]
+        for row in stored("export-cpu")["exports"]
+    ]
+    return table(["model", "format", "largest difference", "voxels with another class", "seconds", "MB"], rows)
+
+
+def export_masks() -> str:
+    """Return the table of Dice between masks without fheat and those of `fheat predict`."""
+    kinds = {"example": "ONNX, examples/segment_onnx.py", "bundle": "MONAI bundle"}
+    found = stored("export-cpu")["dice_with_predict"]
+    rows = [
+        [f"`{model}`", title, *(f"{found[model][kind][scan]:.4f}" for scan in ("stored", "resampled"))]
+        for model in found
+        for kind, title in kinds.items()
+    ]
+    return table(["model", "segmented with", "scan as stored", "scan resampled"], rows)

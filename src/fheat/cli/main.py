@@ -25,6 +25,7 @@ VERBS: Final = {
     "train": "train a network on a dataset, with few labels or with all",
     "sweep": "train and score many networks, each once, and compare them in a table",
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
+    "export": "write a model as ONNX, OpenVINO, pt2 or MONAI bundle, with its recipe inside",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
     "report": "write what a run did and what it left on one HTML page",

@@ -5,7 +5,7 @@ ONNX Runtime and OpenVINO are optional and imported when they are first used. Th
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, Final, Literal, Protocol, cast, get_args
 
@@ -171,18 +171,26 @@ def compile_onnx(network: nn.Module, example: Tensor, precision: str, batch: int
 
 def onnx_bytes(network: nn.Module, example: Tensor) -> bytes:
     """Return the network as the content of an ONNX file for inputs of the example's shape."""
+    content: bytes = onnx_model(network, example).SerializeToString()
+    return content
+
+
+def onnx_model(network: nn.Module, example: Tensor, **options: Any) -> Any:
+    """Return the network as an `onnx.ModelProto` for inputs of the example's shape, or as `torch.onnx.export` is told.
+
+    The options are those of `torch.onnx.export`, such as `dynamic_shapes`.
+    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:
         logger.setLevel(logging.ERROR)  # it remarks on packages that the network does not need
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(network, (example,), dynamo=True, verbose=False)
+            program = torch.onnx.export(network, (example,), dynamo=True, verbose=False, **options)
     finally:
         logger.setLevel(level)
     assert program is not None
-    content: bytes = program.model_proto.SerializeToString()
-    return content
+    return program.model_proto
 
 
 def compile_openvino(network: nn.Module, example: Tensor, precision: str, batch: int) -> Forward:
@@ -198,7 +206,7 @@ def compile_openvino(network: nn.Module, example: Tensor, precision: str, batch:
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": min(batch, threads),
     }
-    compiled = openvino.Core().compile_model(_openvino_model(network, example), "CPU", options)
+    compiled = openvino.Core().compile_model(openvino_model(network, example), "CPU", options)
     requests = [compiled.create_infer_request() for _ in range(min(batch, threads))]
     shape = tuple(requests[0].get_output_tensor(0).shape)[1:]
 
@@ -219,8 +227,11 @@ def compile_openvino(network: nn.Module, example: Tensor, precision: str, batch:
     return run
 
 
-def _openvino_model(network: nn.Module, example: Tensor) -> Any:
-    """Convert a traced network; not by `openvino.convert_model`, which reports its use over the network."""
+def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | None = None) -> Any:
+    """Convert a traced network; not by `openvino.convert_model`, which reports its use over the network.
+
+    The model takes inputs of this shape, where -1 is any length; by default of the example's.
+    """
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -230,7 +241,7 @@ def _openvino_model(network: nn.Module, example: Tensor) -> Any:
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(traced)  # needs a name, as the front end does not keep it alive
         model = frontend.convert(frontend.load(decoder))
-    model.reshape(list(example.shape))
+    model.reshape(list(example.shape if shape is None else shape))
     return model
 
 

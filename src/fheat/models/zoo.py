@@ -38,6 +38,7 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
     if not str(folder_or_zoo_name):
         raise BadInput("''", "is not a folder name", _remedy(""))
     if folder.is_dir():
+        _refuse_bundle(folder)
         parts = [part for part in ("best", "final") if (folder / part / MANIFEST).is_file()]
         return folder if (folder / MANIFEST).exists() or not parts else folder / parts[0]
     if folder.is_file():
@@ -71,6 +72,13 @@ def missing_facts(card: Card) -> list[str]:
         "metrics.validation_dice": "validation_dice" in card.metrics,
     }
     return [fact for fact, value in stated.items() if not value]
+
+
+def _refuse_bundle(folder: Path) -> None:
+    """Raise `BadInput` for a MONAI bundle: its settings are programs and its weights a pickle, so none is ever read."""
+    if (folder / "configs" / "metadata.json").is_file() and not (folder / MANIFEST).exists():
+        reason = "is a MONAI bundle, and fheat runs nothing that a bundle says"
+        raise BadInput(folder, reason, "give the model folder it was exported from, or use python -m monai.bundle run")
 
 
 def _remedy(name: str) -> str:

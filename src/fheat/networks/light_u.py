@@ -79,7 +79,8 @@ class LightU(SegmentationNetwork):
 
     def _bottom(self, x: Tensor) -> Tensor:
         position: Tensor = self.position
-        if position.shape[2:] != x.shape[2:]:
+        any_grid = any(isinstance(length, torch.SymInt) for length in x.shape[2:])  # of a graph being exported
+        if any_grid or position.shape[2:] != x.shape[2:]:
             position = F.interpolate(position, size=x.shape[2:], mode="trilinear")
         x = self.dropout(x + position)
         return x.flatten(2).transpose(1, 2).reshape(x.shape) if self.scramble else x

@@ -113,6 +113,8 @@ def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     """Write `files` into a new folder beside `target`, flush it to disk, then put it in `target`'s place.
 
+    A name may have folders in it, such as `docs/README.md`.
+
     An existing target steps aside for the instant between two renames and comes back if the second does not happen; a
     machine that dies right there leaves it complete under a hidden name beside its place.
     """
@@ -122,9 +124,11 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     try:
         fresh.mkdir()
         for name, data in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
             with open(fresh / name, "wb") as file:
                 _write_through(file, [data])
-        flush_names(fresh)
+        for folder in {fresh, *((fresh / name).parent for name in files)}:
+            flush_names(folder)
         try:
             if target.exists():
                 target.rename(stale)
