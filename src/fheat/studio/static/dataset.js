@@ -1,0 +1,103 @@
+// The page of a dataset: its cases, worst first, each with its label and prediction over the image.
+
+import { ask, bytesOf } from "./api.js";
+import { LABEL, ONLY_MASK } from "./colours.js";
+import { Display, listen, VIEWER_HELP } from "./display.js";
+import { fill, find, make, table } from "./dom.js";
+import { attempt, begin, clearError } from "./page.js";
+import { Viewer } from "./viewer.js";
+
+const MOST_CLASSES = 32;
+const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
+const display = new Display(viewer);
+let cases = [];
+let current = -1;
+let loading = 0;
+
+async function main() {
+  begin([...VIEWER_HELP, ["n, p", "Next and previous case"]]);
+  listen(find("frame"), key, (event) => display.key(event));
+  for (const id of ["show-label", "show-prediction", "opacity"]) find(id).addEventListener("input", showOverlays);
+  find("label-swatch").style.backgroundColor = LABEL;
+  find("prediction-swatch").style.backgroundColor = ONLY_MASK;
+  find("next").addEventListener("click", () => attempt(() => show(current + 1)));
+  find("previous").addEventListener("click", () => attempt(() => show(current - 1)));
+  viewer.setOutline(1);
+  await attempt(() => viewer.start());
+  await attempt(async () => {
+    cases = await ask("/api/dataset");
+    showList();
+    if (cases.length) await show(0);
+  });
+}
+
+function showList() {
+  fill(find("cases"), cases.map((item, index) => {
+    const scores = item.dice ? Object.values(item.dice) : [];
+    const mean = scores.length ? (scores.reduce((sum, value) => sum + value, 0) / scores.length).toFixed(3) : "–";
+    const missing = [item.label ? null : "no label", item.prediction ? null : "no prediction"].filter(Boolean).join(", ");
+    return make("li", {}, make(
+      "button",
+      { type: "button", onclick: () => attempt(() => show(index)) },
+      make("span", { class: "what" }, item.case, missing ? make("small", {}, missing) : null),
+      make("span", { class: "amount", "aria-label": `Dice ${mean}` }, mean),
+    ));
+  }));
+}
+
+async function show(index) {
+  if (index < 0 || index >= cases.length) return;
+  const turn = ++loading; // a later click wins over a slow answer
+  const item = cases[index];
+  current = index;
+  clearError();
+  [...find("cases").children].forEach((row, at) => {
+    if (at === index) row.firstElementChild.setAttribute("aria-current", "true");
+    else row.firstElementChild.removeAttribute("aria-current");
+  });
+  find("cases").children[index].scrollIntoView({ block: "nearest" });
+  find("previous").disabled = index === 0;
+  find("next").disabled = index === cases.length - 1;
+  find("case-title").textContent = item.case;
+  const rows = Object.entries(item.dice ?? {}).map(([name, value]) => [name, value === null ? "–" : value.toFixed(3)]);
+  fill(find("scores"), rows.length ? table("Prediction against label", ["Class", "Dice"], rows) : make("p", { class: "note" }, "Not scored: it has no label or no prediction."));
+  const [image, ...overlays] = await Promise.all(
+    [item.image, item.label, item.prediction].map((address) => (address ? bytesOf(address) : null)),
+  );
+  if (turn !== loading) return;
+  await viewer.showScan(image, "scan.nii.gz");
+  for (const [at, name] of ["label", "prediction"].entries()) {
+    if (overlays[at]) await viewer.lay(name, overlays[at], { entries: oneColour(name === "label" ? LABEL : ONLY_MASK), opacity: 0.5 });
+    find(`show-${name}`).disabled = !overlays[at];
+  }
+  for (const name of ["label", "prediction"]) if (viewer.has(name)) { viewer.centre(name); break; }
+  find("overlay").disabled = false;
+  display.scanShown(item.case);
+  showOverlays();
+}
+
+/** All classes in one colour: here label and prediction are told apart, not classes. */
+function oneColour(colour) {
+  return Array.from({ length: MOST_CLASSES }, (_, index) => ({ name: `${index + 1}`, value: index + 1, colour, shown: true }));
+}
+
+function showOverlays() {
+  const opacity = Number(find("opacity").value);
+  find("opacity-value").textContent = `${Math.round(opacity * 100)} %`;
+  for (const name of ["label", "prediction"]) viewer.setOpacity(name, find(`show-${name}`).checked ? opacity : 0);
+}
+
+function showLocation(location) {
+  const under = ["label", "prediction"].filter((name) => viewer.has(name)).map((name) => `${name} ${location.at(name)}`);
+  display.showLocation(location, under);
+}
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  if (event.key === "n") attempt(() => show(current + 1));
+  else if (event.key === "p") attempt(() => show(current - 1));
+  else return false;
+  return true;
+}
+
+main();
