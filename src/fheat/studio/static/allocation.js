@@ -45,8 +45,19 @@ async function showModel() {
     site, D.toFixed(3), alpha.toFixed(3), make("span", { class: open ? "open" : "closed" }, open ? "open" : "closed"),
   ]);
   fill(find("gates"), table(`Gates of ${id}`, ["Site", "D", "alpha", "State"], rows));
-  responses.show(shown.gates.map(({ site, open, response }) => ({ name: open ? site : `${site} (closed)`, points: response })));
+  showResponses(shown.gates);
   showCost();
+}
+
+/** Draw a line for each open gate, and one for all closed ones, which respond alike. */
+function showResponses(gates) {
+  const lines = gates.filter(({ open }) => open).map(({ site, response }) => ({ name: site, points: response }));
+  const closed = gates.filter(({ open }) => !open);
+  if (closed.length) {
+    const name = `${closed.length === 1 ? closed[0].site : `${closed.length} gates`} closed`;
+    lines.push({ name, points: closed[0].response, colour: "#8a979f" });
+  }
+  responses.show(lines);
 }
 
 /** Show multiply-adds with and without the transforms of closed gates; the switch says which graph is in use. */

@@ -5,9 +5,12 @@ import { LABEL, ONLY_MASK } from "./colours.js";
 import { Display, listen, VIEWER_HELP } from "./display.js";
 import { fill, find, make, table } from "./dom.js";
 import { attempt, begin, clearError } from "./page.js";
+import { buildStage } from "./stage.js";
 import { Viewer } from "./viewer.js";
 
 const MOST_CLASSES = 32;
+
+buildStage("Choose a case");
 const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
 const display = new Display(viewer);
 let cases = [];
@@ -25,7 +28,11 @@ async function main() {
   viewer.setOutline(1);
   await attempt(() => viewer.start());
   await attempt(async () => {
-    cases = await ask("/api/dataset");
+    cases = await ask("/api/dataset").catch((error) => {
+      if (error.status !== 404) throw error;
+      find("cases-note").textContent = `${error.message} ${error.remedy}`;
+      return [];
+    });
     showList();
     if (cases.length) await show(0);
   });
@@ -70,7 +77,8 @@ async function show(index) {
     if (overlays[at]) await viewer.lay(name, overlays[at], { entries: oneColour(name === "label" ? LABEL : ONLY_MASK), opacity: 0.5 });
     find(`show-${name}`).disabled = !overlays[at];
   }
-  for (const name of ["label", "prediction"]) if (viewer.has(name)) { viewer.centre(name); break; }
+  const centred = ["label", "prediction"].find((name) => viewer.has(name));
+  if (centred) viewer.centre(centred);
   find("overlay").disabled = false;
   display.scanShown(item.case);
   showOverlays();

@@ -83,7 +83,7 @@ export function showError(error) {
   close.addEventListener("click", clearError);
   fill(
     find("messages"),
-    make("div", { class: "message" }, make("p", {}, make("strong", {}, error.message), " ", remedy), close),
+    make("div", { class: "message" }, make("p", {}, make("strong", {}, error.message), make("span", { class: "remedy" }, remedy)), close),
   );
   if (!(error instanceof Refusal)) console.error(error);
 }

@@ -1,15 +1,18 @@
 // The page that segments a scan: upload, model, job, overlays, comparison and correction.
 
 import { ask, bytesOf, Refusal, upload } from "./api.js";
-import { DIFFERENCE, entriesOf } from "./colours.js";
+import { entriesOf } from "./colours.js";
+import { compareWith } from "./compare.js";
 import { BRUSH_HELP, Correction } from "./correct.js";
 import { Display, listen, number, VIEWER_HELP } from "./display.js";
-import { fill, find, make, tab, table } from "./dom.js";
+import { fill, find, make, tab } from "./dom.js";
 import { describe, duration, follow } from "./jobs.js";
 import { showLegend } from "./legend.js";
 import { attempt, begin, clearError } from "./page.js";
+import { buildStage } from "./stage.js";
 import { Viewer } from "./viewer.js";
 
+buildStage("No scan yet");
 const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
 const display = new Display(viewer);
 const correction = new Correction(viewer, showOverlays);
@@ -26,7 +29,6 @@ async function main() {
   for (const id of ["show-mask", "show-uncertainty", "show-difference", "opacity"]) {
     find(id).addEventListener("input", showOverlays);
   }
-  find("screenshot").disabled = true;
   await attempt(loadModels);
   await attempt(() => viewer.start());
   await attempt(restore);
@@ -247,26 +249,11 @@ function showLocation(location) {
 
 async function compare(file) {
   clearError();
-  const answer = await upload(`/api/jobs/${state.job}/reference?name=${encodeURIComponent(file.name)}`, file);
-  const rows = Object.entries(answer.scores).map(([name, { dice, jaccard, hd95, asd }]) => [
-    name, ...[dice, jaccard].map((value) => score(value, 3)), ...[hd95, asd].map((value) => score(value, 2)),
-  ]);
-  const columns = ["Class", "Dice", "Jaccard", `HD95 (${answer.unit})`, `ASD (${answer.unit})`];
-  const colours = DIFFERENCE.map(({ name, colour }) => {
-    const swatch = make("span", { class: "swatch" });
-    swatch.style.backgroundColor = colour;
-    return make("li", {}, swatch, name);
-  });
-  fill(find("scores"), table(`Mask against ${file.name}`, columns, rows), make("ul", { class: "keys" }, colours));
-  await viewer.lay("difference", await bytesOf(answer.difference), { entries: DIFFERENCE, opacity: 0.5 });
+  await compareWith(file, state.job, viewer);
   find("show-difference").disabled = false;
   find("show-difference").checked = true;
   find("show-mask").checked = false;
   showOverlays();
-}
-
-function score(value, digits) {
-  return value === null || Number.isNaN(value) ? "–" : value.toFixed(digits);
 }
 
 /** Show again what this tab had loaded, unless the service has forgotten it. */
