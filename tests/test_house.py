@@ -42,10 +42,13 @@ ROOMS = {
         "__init__", "data", "figures", "gates", "inference", "io", "methods", "metrics", "models", "networks", "ops",
         "report", "studies", "system", "training",
     },
+    "studio": {
+        "__init__", "data", "gates", "inference", "io", "metrics", "models", "networks", "ops", "system", "training",
+    },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {
         "__init__", "bench", "data", "experiments", "figures", "gates", "inference", "io", "methods", "metrics",
-        "models", "networks", "ops", "report", "studies", "system", "training",
+        "models", "networks", "ops", "report", "studies", "studio", "system", "training",
     },
     "__main__": {"cli"},
 }  # fmt: skip

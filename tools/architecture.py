@@ -34,6 +34,7 @@ SUBJECTS = {
     "studies": "one study per file or folder",
     "report": "the page of a run",
     "experiments": "whole experiments",
+    "studio": "the web page and service",
     "bench": "timing side by side",
     "cli": "one verb per file",
 }

@@ -27,6 +27,7 @@ VERBS: Final = {
     "predict": "segment a scan, a folder of scans or a DICOM series with a model folder or a zoo model",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
+    "studio": "a page in the browser: scans in, masks out, runs and gates watched; also a service for 3D Slicer",
     "report": "write what a run did and what it left on one HTML page",
     "bench": "time operator, training step, window and scan side by side with other networks",
     "allocation": "show what training decided about each gate of models and runs, and how they work inside",
