@@ -12,11 +12,11 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fheat.studio.settings import Limits
 from fheat.system.errors import BadInput
 from fheat.system.files import open_regular
 
+Result = TypeVar("Result")
 KINDS: Final = {".nii": "nifti", ".nii.gz": "nifti", ".nrrd": "nrrd", ".zip": "dicom"}
 """Kind of a scan by the ending of its name."""
 READERS: Final = 2
@@ -122,7 +123,7 @@ class Files:
         most = {"files": self._limits.files, "size": self._limits.voxel_bytes}
         await self.run(name, lambda: unpack_series(archive, folder, **most))
 
-    async def run(self, name: str, work: Any, *arguments: Any) -> Any:
+    async def run(self, name: str, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do work with files in a thread; what it refuses becomes `Refused` under this name."""
         loop = asyncio.get_running_loop()
         try:

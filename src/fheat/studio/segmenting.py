@@ -1,6 +1,7 @@
 """The tasks that run a network: segmenting a scan, and timing a network with and without its retired transforms."""
 
 import time
+from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -118,10 +119,10 @@ def predict(
 def entropy(mean: Tensor, *, nested: bool) -> Tensor:
     """Return the entropy of probabilities (K, X, Y, Z) over its largest value, (X, Y, Z); see `predict`."""
     if nested:
-        return ((torch.special.entr(mean) + torch.special.entr(1 - mean)).amax(dim=0) / np.log(2)).clamp(0, 1)
-    if len(mean) == 1:
-        return torch.zeros_like(mean[0])
-    return (torch.special.entr(mean).sum(dim=0) / np.log(len(mean))).clamp(0, 1)
+        terms: Tensor = torch.special.entr(mean) + torch.special.entr(1 - mean)
+        return (terms.amax(dim=0) / log(2)).clamp(0, 1)
+    terms = torch.special.entr(mean)
+    return (terms.sum(dim=0) / log(max(len(mean), 2))).clamp(0, 1)
 
 
 def _check_memory(predictor: Predictor, scan: Volume) -> None:

@@ -153,7 +153,13 @@ async def add_label(request: Request, service: Running, image: str) -> dict[str,
         try:
             await service.files.receive(_parts(label), sent)
             await service.files.read("the label", sent, read)
-            arguments = {"scan": str(scan.file), "mask": None, "corrected": str(read), "largest": 255, "regions": {}}
+            arguments: dict[str, Any] = {
+                "scan": str(scan.file),
+                "mask": None,
+                "corrected": str(read),
+                "largest": 255,
+                "regions": {},
+            }
             arguments |= {"target": str(scan.folder / "label.nii.gz"), "same_place": True}
             await service.asking.ask("correct", arguments)
         finally:
