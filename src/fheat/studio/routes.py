@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from fastapi.responses import FileResponse, StreamingResponse
 
 from fheat.studio.answers import Refused
-from fheat.studio.scans import packed_parts
+from fheat.studio.reading import packed_parts
 from fheat.studio.service import Service
 
 

@@ -15,7 +15,8 @@ from fheat.studio.catalogue import Catalogue, Model
 from fheat.studio.events import Events
 from fheat.studio.jobs import Job, Jobs
 from fheat.studio.launcher import Launcher
-from fheat.studio.scans import Files, Scan, Scans
+from fheat.studio.reading import Files
+from fheat.studio.scans import Scan, Scans
 from fheat.studio.settings import StudioSettings
 from fheat.studio.shown_dataset import ShownDataset
 from fheat.studio.workplace import workplace

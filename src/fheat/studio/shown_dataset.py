@@ -12,7 +12,7 @@ from fheat.io import read_volume, write_nifti
 from fheat.io.volume import Volume
 from fheat.studio.answers import Refused
 from fheat.studio.asking import Asking
-from fheat.studio.scans import VIEWED, Files, coarser
+from fheat.studio.reading import VIEWED, Files, coarser
 from fheat.studio.settings import StudioSettings
 from fheat.system.errors import BadInput
 
