@@ -8,16 +8,16 @@ import { Plot } from "./plot.js";
 
 const responses = new Plot({ title: "Response over frequency", across: "frequency r (radians)", range: [0, 1.02] });
 let shown = null;
+let times = null;
 
 async function main() {
   begin([["Pointer over the plot", "Read off the responses there"]]);
   find("responses").append(responses.element);
   find("model").addEventListener("change", () => attempt(showModel));
   find("measure").addEventListener("click", () => attempt(measure));
-  find("retire").checked = tab.get("retire") ?? true;
   find("retire").addEventListener("change", () => {
-    tab.set("retire", find("retire").checked);
     showCost();
+    showTimes();
   });
   const scan = tab.get("scan");
   find("scan-name").textContent = scan
@@ -36,6 +36,7 @@ async function showModel() {
   if (!id) return;
   tab.set("model", id);
   clearError();
+  times = null;
   find("times").replaceChildren();
   find("progress").textContent = "";
   find("measure").disabled = true;
@@ -60,7 +61,7 @@ function showResponses(gates) {
   responses.show(lines);
 }
 
-/** Show multiply-adds with and without the transforms of closed gates; the switch says which graph is in use. */
+/** Show multiply-adds with and without the transforms of closed gates; the switch says which of both is looked at. */
 function showCost() {
   if (!shown) return;
   const retired = find("retire").checked;
@@ -70,19 +71,21 @@ function showCost() {
     ["All transforms kept", open.macs, `${(open.macs / 1e9).toFixed(3)} G multiply-adds`, !retired],
     ["Closed gates retired", after.macs, `${(after.macs / 1e9).toFixed(3)} G multiply-adds`, retired],
   ]);
+  const { counter, shape } = shown.cost;
+  find("cost-note").textContent = counter ? `Counted for ${shape.join(" × ")} voxels as ${counter} does.` : "";
   const closed = shown.gates.filter((gate) => !gate.open).length;
   find("retire-note").textContent = retired
-    ? `In use: ${closed} of ${shown.gates.length} gates are closed and left out, which saves ${saved.toFixed(1)} % of the multiply-adds. The mask is the same.`
-    : "In use: every transform is computed, also those of closed gates, which change nothing.";
+    ? `${closed} of ${shown.gates.length} gates are closed. Without them ${saved.toFixed(1)} % of the multiply-adds are saved, and the mask is the same. Segmenting always works so.`
+    : "Every transform is computed, also those of closed gates, which change nothing.";
 }
 
-/** Draw bars: name, value, its text, and whether it is the one in use. */
+/** Draw bars: name, value, its text, and whether it is the one that is looked at. */
 function bars(element, rows) {
   const most = Math.max(...rows.map(([, value]) => value));
-  fill(element, rows.map(([name, value, text, inUse]) => {
-    const bar = make("span");
+  fill(element, rows.map(([name, value, text, isChosen]) => {
+    const bar = make("span", { class: isChosen ? "chosen" : "" });
     bar.style.width = `${(100 * value) / most}%`;
-    const title = inUse ? make("strong", {}, `${name} (in use)`) : name;
+    const title = isChosen ? make("strong", {}, name) : name;
     return make("div", {}, make("div", { class: "said" }, make("span", {}, title), make("span", {}, text)), make("div", { class: "track" }, bar));
   }));
 }
@@ -95,13 +98,16 @@ async function measure() {
     const started = await ask(`/api/models/${id}/timing`, { method: "POST", json: { scan: tab.get("scan").scan } });
     const ended = await follow(started.job, (job) => (find("progress").textContent = describe(job)));
     if (ended.state === "failed") throw new Refusal(ended.error.error, ended.error.remedy);
-    if (ended.state === "done") showTimes(ended.result);
+    times = ended.result;
+    showTimes();
   } finally {
     find("measure").disabled = false;
   }
 }
 
-function showTimes({ before_seconds: before, after_seconds: after, same_mask: same }) {
+function showTimes() {
+  if (!times) return;
+  const { before_seconds: before, after_seconds: after, same_mask: same } = times;
   bars(find("times"), [
     ["Before: transforms kept", before, `${(1000 * before).toFixed(1)} ms`, !find("retire").checked],
     ["After: closed gates retired", after, `${(1000 * after).toFixed(1)} ms`, find("retire").checked],

@@ -1,6 +1,6 @@
 // Requests to the service. Whatever it refuses becomes a `Refusal` with the service's line and its remedy.
 
-const UNREACHABLE = ["The service does not answer.", "Look whether fheat studio still runs, then load this page again."];
+const UNREACHABLE = ["the service does not answer", "look whether fheat studio still runs, then load this page again"];
 
 /** What went wrong in one line, and what to do about it. */
 export class Refusal extends Error {
@@ -67,6 +67,6 @@ function refusalOf(status, text) {
   } catch {
     // Not JSON: the answer of something else than our service.
   }
-  const remedy = status === 401 ? "Open the address that fheat studio printed." : "Load this page again.";
-  return new Refusal(`The service answered ${status}.`, remedy, status);
+  const remedy = status === 401 ? "open the address that fheat studio printed" : "load this page again";
+  return new Refusal(`the service answered ${status}`, remedy, status);
 }

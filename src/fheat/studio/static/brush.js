@@ -25,8 +25,8 @@ export class Brush {
     this.paint(entries);
     this.nv.setDrawOpacity(opacity);
     if (!this.nv.loadDrawing(mask)) {
-      const reason = `The mask has ${mask.hdr.dims.slice(1, 4).join(" × ")} voxels, the shown scan ${this.viewer.shape.join(" × ")}.`;
-      throw new Refusal(reason, "A scan this large is shown coarser than it is: correct its mask in another program.");
+      const reason = `the mask has ${mask.hdr.dims.slice(1, 4).join(" × ")} voxels, the shown scan ${this.viewer.shape.join(" × ")}`;
+      throw new Refusal(reason, "a scan this large is shown coarser than it is: correct its mask in another program");
     }
   }
 

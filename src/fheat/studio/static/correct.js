@@ -75,7 +75,7 @@ export class Correction {
     clearError();
     fill(
       find("brush-note"),
-      `Saved: ${answer.changed_voxels.toLocaleString("en")} voxels differ from the model's mask. `,
+      `Saved${answer.saved ? ` as ${answer.saved}` : ""}: ${answer.changed_voxels.toLocaleString("en")} voxels differ from the model's mask. `,
       make("a", { href: answer.label, download: true }, "Download the label"),
     );
   }

@@ -9,6 +9,7 @@ import { buildStage } from "./stage.js";
 import { Viewer } from "./viewer.js";
 
 const MOST_CLASSES = 32;
+const AGAIN = 3000;
 
 buildStage("Choose a case");
 const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
@@ -28,14 +29,26 @@ async function main() {
   viewer.setOutline(1);
   await attempt(() => viewer.start());
   await attempt(async () => {
-    cases = await ask("/api/dataset").catch((error) => {
-      if (error.status !== 404) throw error;
-      find("cases-note").textContent = `${error.message} ${error.remedy}`;
-      return [];
-    });
-    showList();
+    await fetchCases();
     if (cases.length) await show(0);
   });
+}
+
+/** Get the cases. The service scores them in the background: while some are not, it is asked again. */
+async function fetchCases() {
+  const before = cases[current]?.case;
+  cases = await ask("/api/dataset").catch((error) => {
+    if (error.status !== 404) throw error;
+    find("cases-note").textContent = `${error.message}: ${error.remedy}`;
+    return null;
+  }) ?? [];
+  current = cases.findIndex((item) => item.case === before);
+  showList();
+  if (current >= 0) mark();
+  if (cases.length === 0) return;
+  const waiting = cases.some((item) => item.label && item.prediction && !item.dice && !item.error);
+  find("cases-note").textContent = waiting ? "Scores are being computed." : "";
+  if (waiting) setTimeout(() => attempt(fetchCases), AGAIN);
 }
 
 function showList() {
@@ -58,16 +71,7 @@ async function show(index) {
   const item = cases[index];
   current = index;
   clearError();
-  [...find("cases").children].forEach((row, at) => {
-    if (at === index) row.firstElementChild.setAttribute("aria-current", "true");
-    else row.firstElementChild.removeAttribute("aria-current");
-  });
-  find("cases").children[index].scrollIntoView({ block: "nearest" });
-  find("previous").disabled = index === 0;
-  find("next").disabled = index === cases.length - 1;
-  find("case-title").textContent = item.case;
-  const rows = Object.entries(item.dice ?? {}).map(([name, value]) => [name, value === null ? "–" : value.toFixed(3)]);
-  fill(find("scores"), rows.length ? table("Prediction against label", ["Class", "Dice"], rows) : make("p", { class: "note" }, "Not scored: it has no label or no prediction."));
+  mark();
   const [image, ...overlays] = await Promise.all(
     [item.image, item.label, item.prediction].map((address) => (address ? bytesOf(address) : null)),
   );
@@ -82,6 +86,22 @@ async function show(index) {
   find("overlay").disabled = false;
   display.scanShown(item.case);
   showOverlays();
+}
+
+/** Mark the current case in the list, and say how good its prediction is. */
+function mark() {
+  const item = cases[current];
+  [...find("cases").children].forEach((row, at) => {
+    if (at === current) row.firstElementChild.setAttribute("aria-current", "true");
+    else row.firstElementChild.removeAttribute("aria-current");
+  });
+  find("cases").children[current].scrollIntoView({ block: "nearest" });
+  find("previous").disabled = current === 0;
+  find("next").disabled = current === cases.length - 1;
+  find("case-title").textContent = item.case;
+  const rows = Object.entries(item.dice ?? {}).map(([name, value]) => [name, value === null ? "–" : value.toFixed(3)]);
+  const without = item.error ?? (item.label && item.prediction ? "Not scored yet." : "Not scored: it has no label or no prediction.");
+  fill(find("scores"), rows.length ? table("Prediction against label", ["Class", "Dice"], rows) : make("p", { class: "note" }, without));
 }
 
 /** All classes in one colour: here label and prediction are told apart, not classes. */

@@ -78,12 +78,12 @@ function helpDialog(help) {
 
 /** Show what went wrong with its remedy, read aloud at once. It stays until it is closed or something succeeds. */
 export function showError(error) {
-  const remedy = error instanceof Refusal ? error.remedy : "Load this page again; if it stays, report it.";
+  const remedy = error instanceof Refusal ? error.remedy : "load this page again; if it stays, report it";
   const close = make("button", { type: "button", class: "quiet", "aria-label": "Close the message" }, "×");
   close.addEventListener("click", clearError);
   fill(
     find("messages"),
-    make("div", { class: "message" }, make("p", {}, make("strong", {}, error.message), make("span", { class: "remedy" }, remedy)), close),
+    make("div", { class: "message" }, make("p", {}, make("strong", {}, error.message), make("span", { class: "remedy" }, remedy ? `What to do: ${remedy}` : "")), close),
   );
   if (!(error instanceof Refusal)) console.error(error);
 }

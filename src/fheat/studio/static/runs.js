@@ -45,7 +45,8 @@ async function update() {
 }
 
 async function fetchList() {
-  const listed = await ask("/api/runs");
+  const listed = await ask("/api/runs").catch(orNothing);
+  if (listed === null) return;
   const isFirst = runs.size === 0;
   for (const facts of listed) {
     const run = runs.get(facts.id) ?? { points: [], colour: colourOf(runs.size) };
@@ -57,8 +58,15 @@ async function fetchList() {
   }
   showList();
   const active = listed.filter(({ state }) => state === "running").length;
-  const text = listed.length === 0 ? "No run there yet." : `${listed.length} runs, ${active} in progress.`;
+  const text = listed.length === 0 ? "No run there yet." : `${listed.length} ${listed.length === 1 ? "run" : "runs"}, ${active} in progress.`;
   if (find("updated").textContent !== text) find("updated").textContent = text;
+}
+
+/** Without --runs the service has no list: that is no error, so it is said beside the empty list. */
+function orNothing(error) {
+  if (error.status !== 404) throw error;
+  find("updated").textContent = `${error.message}: ${error.remedy}`;
+  return null;
 }
 
 /** Get the points that a run logged since the last time; a run that began again is read from its start. */
@@ -87,9 +95,9 @@ function showList() {
   }
   [...runs.values()].forEach(({ facts }, index) => {
     const item = list.children[index];
-    const best = facts.best_dice === null ? "" : `, best Dice ${facts.best_dice.toFixed(3)}`;
+    const best = facts.best_dice == null ? "" : `, best Dice ${facts.best_dice.toFixed(3)}`;
     const done = `${facts.iteration.toLocaleString("en")} of ${facts.iterations.toLocaleString("en")}`;
-    item.querySelector("small").textContent = `${facts.network}, ${facts.method}: ${done}${best}`;
+    item.querySelector("small").textContent = facts.error ?? `${facts.network}, ${facts.method}: ${done}${best}`;
     item.querySelector("label").lastElementChild.className = `state ${facts.state}`;
     item.querySelector("label").lastElementChild.textContent = facts.state;
   });
@@ -97,7 +105,7 @@ function showList() {
 
 function draw() {
   const shown = [...chosen].map((id) => ({ id, ...runs.get(id) }));
-  const names = [...new Set(shown.flatMap(({ points }) => points.slice(-20).flatMap(({ losses: all }) => Object.keys(all))))];
+  const names = [...new Set(shown.flatMap(({ points }) => points.slice(-20).flatMap((point) => Object.keys(point.losses ?? {}))))];
   const select = find("loss");
   if (names.length && names.join() !== [...select.options].map(({ value }) => value).join()) {
     const before = select.value;
@@ -110,7 +118,7 @@ function draw() {
     points: points.map((point) => [point.iteration, value(point) ?? NaN]),
   });
   dice.show(shown.map((run) => line(run, (point) => point.dice)));
-  losses.show(shown.map((run) => line(run, (point) => point.losses[select.value])));
+  losses.show(shown.map((run) => line(run, (point) => point.losses?.[select.value])));
   showGates(shown);
 }
 

@@ -13,9 +13,9 @@ import { buildStage } from "./stage.js";
 import { Viewer } from "./viewer.js";
 
 buildStage("No scan yet");
-const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
+export const viewer = new Viewer(find("canvas"), { onLocation: showLocation, onWindow: () => display.showWindow() });
 const display = new Display(viewer);
-const correction = new Correction(viewer, showOverlays);
+export const correction = new Correction(viewer, showOverlays);
 const state = { scan: null, models: [], job: null, busy: false, entries: [], volumes: {} };
 
 async function main() {
@@ -52,7 +52,7 @@ function takeFiles(zone, input, button, take) {
 
 async function loadModels() {
   state.models = await ask("/api/models");
-  const groups = { zoo: "Zoo", folder: "Model folders", run: "Runs" };
+  const groups = { folder: "Model folders", run: "Runs", zoo: "Zoo" };
   fill(
     find("model"),
     Object.entries(groups).map(([source, name]) => {
@@ -77,7 +77,7 @@ function showModel() {
 }
 
 async function loadScan(file) {
-  if (state.busy) throw new Refusal("A segmentation is running.", "Wait for its end, or cancel it.");
+  if (state.busy) throw new Refusal("a segmentation is running", "wait for its end, or cancel it");
   clearError();
   const facts = find("scan-facts");
   facts.hidden = false;
@@ -116,6 +116,7 @@ function describeScan() {
   const remove = make("button", { type: "button", class: "quiet", onclick: () => attempt(removeScan) }, "Remove the scan");
   find("scan-facts").hidden = false;
   find("drop").classList.add("again");
+  find("choose").textContent = "Choose another file";
   fill(
     find("scan-facts"),
     make("dl", { class: "facts" }, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
@@ -131,6 +132,7 @@ async function removeScan() {
   tab.set("scan", null);
   find("scan-facts").hidden = true;
   find("drop").classList.remove("again");
+  find("choose").textContent = "Choose a file";
   display.scanGone();
   enable();
 }
@@ -148,7 +150,6 @@ async function segment() {
       model: find("model").value,
       uncertainty: find("want-uncertainty").checked,
       preset: find("want-fast").checked ? "fast" : null,
-      retire: tab.get("retire") ?? true,
     },
   });
   tab.set("job", job.job);

@@ -19,14 +19,15 @@ const OPTIONS = {
   multiplanarPadPixels: 14,
   isOrientCube: true,
   dragAndDropEnabled: false,
+  isForceMouseClickToVoxelCenters: true,
   showLegend: false,
   show3Dcrosshair: true,
   showAllOrientationMarkers: true,
   crosshairColor: [1, 0.85, 0.3, 0.9],
   crosshairWidth: 0.4,
   crosshairGap: 8,
-  fontColor: [0.92, 0.92, 0.92, 1],
-  fontSizeScaling: 0.35,
+  fontColor: [1, 0.87, 0.25, 1],
+  fontMinPx: 17,
   loadingText: "",
   logLevel: "error",
   maxDrawUndoBitmaps: 32,
@@ -54,7 +55,7 @@ export class Viewer {
   /** Attach to the canvas; a browser without WebGL 2 is told apart from other trouble. */
   async start() {
     if (!document.createElement("canvas").getContext("webgl2")) {
-      throw new Refusal("This browser cannot show scans: it has no WebGL 2.", "Use a current Firefox, Chrome or Edge.");
+      throw new Refusal("this browser cannot show scans: it has no WebGL 2", "use a current Firefox, Chrome or Edge");
     }
     await this.nv.attachToCanvas(this.canvas);
     await this.nv.setVolumeRenderIllumination(SLICES_IN_3D);
@@ -83,9 +84,15 @@ export class Viewer {
     this.clear();
     this.nv.addVolume(scan);
     this.nv.scene.pan2Dxyzmm = [0, 0, 0, 1];
-    this.nv.scene.crosshairPos = [0.5, 0.5, 0.5];
     this.nv.setRenderAzimuthElevation(120, 15);
+    this.goTo([0.5, 0.5, 0.5]);
+  }
+
+  /** Move the crosshair to the voxel at fractions of the volume, into its middle. */
+  goTo(fractions) {
+    this.nv.scene.crosshairPos = this.nv.vox2frac(this.nv.frac2vox(fractions));
     this.nv.createOnLocationChange();
+    this.nv.drawScene();
   }
 
   /** Remove the scan and all that lies over it. */
@@ -128,9 +135,7 @@ export class Viewer {
     if (count === 0) return;
     const [i, j, k] = sum.map((value) => value / count);
     const mm = hdr.affine.slice(0, 3).map((row) => row[0] * i + row[1] * j + row[2] * k + row[3]);
-    this.nv.scene.crosshairPos = this.nv.mm2frac(mm);
-    this.nv.createOnLocationChange();
-    this.nv.drawScene();
+    this.goTo(this.nv.mm2frac(mm));
   }
 
   /** Remove an overlay. */
@@ -222,15 +227,19 @@ export class Viewer {
     });
   }
 
-  /** Say where the crosshair is and what lies there. NiiVue's `vox` counts in RAS order, so voxels come from `mm`. */
+  /**
+   * Say where the crosshair is and what lies there. NiiVue's `vox` counts in RAS order; the voxel of the file comes from
+   * the middle of that one, through the affine, so that it is the one which the brush would change.
+   */
   describe(location) {
     const mm = Array.from(location.mm).slice(0, 3);
+    const middle = Array.from(this.nv.frac2mm(this.nv.vox2frac(location.vox), 0, true)).slice(0, 3);
     const at = (name) => {
       const volume = this.overlays.get(name);
       const found = volume && location.values.find(({ id }) => id === volume.id);
       return found ? found.value : null;
     };
-    const voxel = voxelAt(this.scan.hdr.affine, mm);
+    const voxel = voxelAt(this.scan.hdr.affine, middle);
     return { mm, voxel, ras: location.vox, value: location.values[0]?.value ?? null, at };
   }
 }
