@@ -21,7 +21,7 @@ from fheat.models.card import Window
 from fheat.studio.app import create_app
 from fheat.studio.launcher import Launcher
 from fheat.studio.server import bound, server_of
-from fheat.studio.settings import Limits, StudioSettings
+from fheat.studio.settings import StudioSettings
 from tests.miniature import declare
 
 TOKEN = "a-token-for-the-tests"
@@ -30,9 +30,8 @@ SHAPE = (30, 26, 24)
 AFFINE = np.array([[-0.8, 0.1, 0, 11], [0.1, 0.8, 0, -7], [0, 0, 1.5, 3], [0, 0, 0, 1.0]])
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory) -> Path:
-    """The folder of a miniature network for windows of 16 voxels a side, some of its gates closed."""
+def save_model(folder: Path, stride: int) -> Path:
+    """Save a miniature network for windows of 16 voxels a side, one of its gates closed."""
     torch.manual_seed(0)
     network = create_model("miniature", patch_size=(SIDE,) * 3)
     network.enc2.gate.set_strength(0.0)
@@ -40,14 +39,35 @@ def model(tmp_path_factory) -> Path:
         title="Chamber of a phantom, MR",
         classes=("background", "chamber"),
         preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}},
-        window=Window(size=(SIDE,) * 3, stride=(SIDE // 2,) * 3),
+        window=Window(size=(SIDE,) * 3, stride=(stride,) * 3),
     )
-    return save(network, tmp_path_factory.mktemp("models") / "mini", card)
+    return save(network, folder, card)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> Path:
+    """A model that segments the scan at once."""
+    return save_model(tmp_path_factory.mktemp("models") / "mini", SIDE // 2)
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory) -> Path:
+    """A model that looks at so many windows that no test waits for its end."""
+    return save_model(tmp_path_factory.mktemp("endless") / "endless", 1)
+
+
+@pytest.fixture(scope="session")
+def large_file(tmp_path_factory) -> Path:
+    """A scan with 900,000 windows for the endless model."""
+    path = tmp_path_factory.mktemp("large") / "large.nii.gz"
+    rows = np.arange(112, dtype=np.int16)
+    write_nifti(Volume(rows[:, None, None] + rows[:, None] + rows, np.eye(4)), path)
+    return path
 
 
 @pytest.fixture(scope="session")
 def launcher(tmp_path_factory):
-    """One process that starts the tasks of all tests; it knows the miniature network as an installed package."""
+    """The one process that starts the tasks of all tests; it knows the miniature network as an installed package."""
     site = tmp_path_factory.mktemp("site")
     declare(site)
     patch = pytest.MonkeyPatch()
@@ -68,9 +88,9 @@ def scan_file(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture
-def settings(model) -> StudioSettings:
-    return StudioSettings(token=TOKEN, models=(model,), devices=("cpu",), runtime="torch", port=8000)
+@pytest.fixture(scope="session")
+def settings(model, endless) -> StudioSettings:
+    return StudioSettings(token=TOKEN, models=(model, endless), devices=("cpu",), runtime="torch", port=8000)
 
 
 @contextmanager
@@ -125,16 +145,21 @@ def until(condition, seconds=60.0):
     raise AssertionError("it did not happen")
 
 
-def sent(client, file, name="scan.nii.gz") -> dict:
+def sent(client, file, name=None) -> dict:
     """Send a scan and return what the service says of it."""
-    answer = client.put(f"/api/scans?name={name}", content=Path(file).read_bytes())
+    answer = client.put(f"/api/scans?name={name or Path(file).name}", content=Path(file).read_bytes())
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
 def ended(client, number) -> dict:
     """Wait for the end of a job and return it."""
-    return until(lambda: (job := client.get(f"/api/jobs/{number}").json())["state"] not in ("queued", "running") and job)
+
+    def job():
+        found = client.get(f"/api/jobs/{number}").json()
+        return None if found["state"] in ("queued", "running") else found
+
+    return until(job)
 
 
 def segmented(client, file, **options) -> dict:
@@ -145,7 +170,3 @@ def segmented(client, file, **options) -> dict:
     job = ended(client, started.json()["job"])
     assert job["state"] == "done", job
     return job
-
-
-def limited(**limits) -> Limits:
-    return Limits(**limits)

@@ -18,7 +18,8 @@ from fheat.gates.retire import retire
 from fheat.inference.memory import machine_bytes
 from fheat.inference.postprocessing import Restorer, keep_largest
 from fheat.inference.predictor import Predictor, usable_device
-from fheat.io import read_series, read_volume, trusting, write_nifti
+from fheat.io import read_volume, trusting, write_nifti
+from fheat.io.dicom import Series, read_headers
 from fheat.io.dicom_seg import write_dicom_seg
 from fheat.io.nrrd import write_nrrd
 from fheat.io.volume import Volume
@@ -62,7 +63,7 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
     has_seg = arguments["series"] is not None
     if has_seg:
         try:
-            series = read_series(arguments["series"])
+            series = Series(scan, read_headers(arguments["series"]))  # its pixels were read when it came
             write_dicom_seg(mask, series, folder / "mask.dcm", ("background", *predictor.labels))
         except BadInput as error:  # there is a mask all the same
             has_seg = False

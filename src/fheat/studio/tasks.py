@@ -3,6 +3,8 @@
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +30,16 @@ KINDS: Final[dict[str, Callable[[Path, dict[str, Any], Progress], Any]]] = {
     "dataset": score_dataset,
 }
 """Functions of the folder of the task, its arguments and its `Progress`; what they return becomes JSON."""
+PRELOADED: Final = ("torch._dynamo", "highdicom")
+"""Modules that tasks reach for late and that take seconds to import; some are optional."""
 NO_MEMORY: Final = ("there is not enough memory for it", "use a smaller scan, or a machine with more memory")
+
+
+def preload() -> None:
+    """Import what tasks will need, so that no task has to."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def perform(request: dict[str, Any], lines: int) -> int:

@@ -42,6 +42,7 @@ def main() -> None:
     from fheat.studio import tasks  # and with it torch: before a fork, and once
 
     if how == "fork":
+        tasks.preload()
         Starter(lines).run()
     else:
         request = json.loads(sys.stdin.buffer.readline())
