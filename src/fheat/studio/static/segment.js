@@ -150,6 +150,7 @@ async function segment() {
       model: find("model").value,
       uncertainty: find("want-uncertainty").checked,
       preset: find("want-fast").checked ? "fast" : null,
+      largest_component: find("want-largest").checked,
     },
   });
   tab.set("job", job.job);

@@ -39,7 +39,7 @@ export function buildStage(empty) {
     ),
   );
   const slider = (id, name) =>
-    make("label", { class: "field" }, `${name} `, make("output", { id: `${id}-value` }), make("input", { type: "range", id }));
+    make("label", { class: "field", for: id }, `${name} `, make("output", { id: `${id}-value` }), make("input", { type: "range", id }));
   fill(
     find("display"),
     make("legend", { class: "hidden" }, "How the scan is shown"),
