@@ -34,7 +34,7 @@ def save_model(folder: Path, stride: int) -> Path:
     """Save a miniature network for windows of 16 voxels a side, one of its gates closed."""
     torch.manual_seed(0)
     network = create_model("miniature", patch_size=(SIDE,) * 3)
-    network.enc2.gate.set_strength(0.0)
+    network.enc1.gate.set_strength(0.0)
     card = Card(
         title="Chamber of a phantom, MR",
         classes=("background", "chamber"),
@@ -135,7 +135,7 @@ def server_for(settings, launcher=None):
         assert not thread.is_alive()
 
 
-def until(condition, seconds=60.0):
+def until(condition, seconds=300.0):
     """Wait until something is true, and return it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -198,10 +198,17 @@ def test_names_that_lead_elsewhere_are_refused(client, name):
     assert left(client) == []
 
 
-@pytest.mark.parametrize("text", ["../../lock", "..%00", "%2e%2e%2flock", "a\x00b", "x" * 4096, "a\r\nSet-Cookie: b=c", "'"])
+@pytest.mark.parametrize(
+    "text", ["../../lock", "..%00", "%2e%2e%2flock", "a\x00b", "x" * 4096, "a\r\nSet-Cookie: b=c", "'"]
+)
 def test_no_field_names_a_file(client, text):
     quoted = quote(text, safe="")
-    for path in (f"/api/scans/{quoted}", f"/api/scans/{quoted}/image.nii.gz", f"/assets/{quoted}", f"/api/runs/{quoted}"):
+    for path in (
+        f"/api/scans/{quoted}",
+        f"/api/scans/{quoted}/image.nii.gz",
+        f"/assets/{quoted}",
+        f"/api/runs/{quoted}",
+    ):
         assert client.get(path).status_code == 404
     assert client.get(f"/api/models/{quoted}/allocation").status_code == 404
     assert client.get(f"/api/jobs/{quoted}").status_code in (404, 422)

@@ -165,11 +165,14 @@ class Jobs:
         job.task = self._launcher.begin(job.kind, {**job.arguments, "device": device}, job.folder, heard)
         self._tell(job)
         ended = asyncio.wrap_future(job.task.future)
-        await asyncio.wait({ended}, timeout=self._limits.seconds)
-        if not ended.done():
-            seconds = self._limits.seconds
-            self._fail(job, f"it took longer than {seconds:g} s", "use fewer windows, or start with more --time-limit")
-            job.task.kill()
+        try:
+            await asyncio.wait({ended}, timeout=self._limits.seconds)
+            if not ended.done():
+                reason = f"it took longer than {self._limits.seconds:g} s"
+                self._fail(job, reason, "use fewer windows, or start with more --time-limit")
+        finally:
+            if not ended.done():  # its time is over, or that of the service
+                job.task.kill()
         code = await ended  # the device is free only now
         if job.state == "running":
             self._take(job, code)

@@ -162,7 +162,10 @@ class _Host:
                         with self._lock:
                             self._tasks.pop(task.number, None)
         self._process.wait()
+        assert self._process.stdin is not None
         with self._lock:
+            with contextlib.suppress(OSError):  # a request that it did not read is still in the buffer
+                self._process.stdin.close()
             lost, self._tasks, self._over = list(self._tasks.values()), {}, True
         for task in lost:
             task.end(LOST)

@@ -44,6 +44,7 @@ def main() -> None:
     if how == "fork":
         tasks.preload()
         Starter(lines).run()
+        os._exit(0)  # without the seconds that libraries take to leave
     else:
         request = json.loads(sys.stdin.buffer.readline())
         tell(lines, {"task": request["task"], "ended": tasks.perform(request, lines)})
