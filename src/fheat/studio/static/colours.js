@@ -8,11 +8,11 @@ export const ONLY_REFERENCE = "#3fa7f5";
 export const BOTH = "#4cc38a";
 export const LABEL = "#35c48d";
 
-/** Return the entries of a legend: name, value, colour and whether it is shown, by value. */
+/** Return the entries of a legend: name to read, name of the class, value, colour, and whether it is shown; by value. */
 export function entriesOf(classes) {
   return Object.entries(classes)
     .sort(([, a], [, b]) => a - b)
-    .map(([name, value], index) => ({ name, value, colour: PALETTE[index % PALETTE.length], shown: true }));
+    .map(([key, value], index) => ({ name: key.replaceAll("_", " "), key, value, colour: PALETTE[index % PALETTE.length], shown: true }));
 }
 
 /** The entries of a difference between mask and reference. */

@@ -8,7 +8,7 @@ export function millilitres(value) {
 }
 
 /**
- * Show entries in an element. `volumes` are millilitres by name, `corrected` those after the brush or null; `onChange`
+ * Show entries in an element. `volumes` are millilitres by class, `corrected` those after the brush or null; `onChange`
  * is called when the user changes a colour or hides a class.
  */
 export function showLegend(element, entries, volumes, corrected, onChange) {
@@ -23,7 +23,7 @@ export function showLegend(element, entries, volumes, corrected, onChange) {
       entry.colour = colour.value;
       onChange();
     });
-    const amount = make("span", { class: "amount" }, millilitres(volumes[entry.name] ?? 0));
+    const amount = make("span", { class: "amount" }, millilitres(volumes[entry.key] ?? 0));
     if (corrected !== null) {
       amount.append(make("br"), make("small", { class: "note" }, `corrected ${millilitres(corrected[entry.value])}`));
     }

@@ -4,7 +4,7 @@ import { ask, bytesOf, Refusal, upload } from "./api.js";
 import { entriesOf } from "./colours.js";
 import { compareWith } from "./compare.js";
 import { BRUSH_HELP, Correction } from "./correct.js";
-import { Display, listen, number, VIEWER_HELP } from "./display.js";
+import { Display, listen, VIEWER_HELP } from "./display.js";
 import { fill, find, make, tab } from "./dom.js";
 import { describe, duration, follow } from "./jobs.js";
 import { showLegend } from "./legend.js";
@@ -70,7 +70,7 @@ function showModel() {
   const model = state.models.find(({ id }) => id === find("model").value);
   if (!model) return;
   tab.set("model", model.id);
-  const names = Object.keys(model.classes).join(", ");
+  const names = entriesOf(model.classes).map(({ name }) => name).join(", ");
   const input = [model.modality, model.channels > 1 ? `${model.channels} channels` : null].filter(Boolean).join(", ");
   find("model-facts").textContent = `Finds: ${names}.${input ? ` Made for: ${input}.` : ""}`;
   enable();
@@ -106,20 +106,16 @@ async function showScan(scan) {
 function describeScan() {
   const { scan } = state;
   const kinds = { nifti: "NIfTI", dicom: "DICOM series", nrrd: "NRRD" };
-  const facts = [
-    ["File", scan.name],
-    ["Kind", scan.channels > 1 ? `${kinds[scan.kind]}, ${scan.channels} channels` : kinds[scan.kind]],
-    ["Voxels", scan.shape.join(" × ")],
-    ["Spacing", `${scan.spacing.map((value) => Number(value.toFixed(3))).join(" × ")} mm`],
-    ["Orientation", scan.orientation],
-  ];
+  const kind = scan.channels > 1 ? `${kinds[scan.kind]}, ${scan.channels} channels` : kinds[scan.kind];
+  const spacing = scan.spacing.map((value) => Number(value.toFixed(3))).join(" × ");
   const remove = make("button", { type: "button", class: "quiet", onclick: () => attempt(removeScan) }, "Remove the scan");
   find("scan-facts").hidden = false;
   find("drop").classList.add("again");
   find("choose").textContent = "Choose another file";
   fill(
     find("scan-facts"),
-    make("dl", { class: "facts" }, facts.map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+    make("p", { class: "name" }, scan.name),
+    make("p", { class: "note" }, `${kind}, ${scan.orientation}, ${scan.shape.join(" × ")} voxels of ${spacing} mm`),
     remove,
   );
 }
@@ -189,11 +185,9 @@ async function showResult({ job, result }) {
   state.job = job;
   state.entries = entriesOf(result.classes);
   state.volumes = result.volumes_ml;
-  await viewer.lay("mask", mask, { entries: state.entries, opacity: 0.5 });
+  if (result.uncertainty) await viewer.lay("uncertainty", await bytesOf(result.uncertainty), { opacity: 0 });
+  await viewer.lay("mask", mask, { entries: state.entries, opacity: 0.5 }); // last, so that its outline is on top
   viewer.centre("mask");
-  if (result.uncertainty) {
-    await viewer.lay("uncertainty", await bytesOf(result.uncertainty), { opacity: 0, colormap: "inferno" });
-  }
   find("result").hidden = false;
   find("overlay").disabled = find("compare").disabled = false;
   find("show-uncertainty").disabled = !result.uncertainty;
@@ -245,7 +239,7 @@ function showLocation(location) {
   const under = [];
   if (label !== null) under.push(state.entries.find(({ value }) => value === label)?.name ?? "background");
   const uncertainty = location.at("uncertainty");
-  if (uncertainty !== null) under.push(`uncertainty ${number(uncertainty)}`);
+  if (uncertainty !== null) under.push(`uncertainty ${uncertainty.toFixed(2)}`);
   display.showLocation(location, under);
 }
 

@@ -85,6 +85,7 @@ export class Viewer {
     this.nv.addVolume(scan);
     this.nv.scene.pan2Dxyzmm = [0, 0, 0, 1];
     this.nv.setRenderAzimuthElevation(120, 15);
+    this.nv.setScale(1.25);
     this.goTo([0.5, 0.5, 0.5]);
   }
 
