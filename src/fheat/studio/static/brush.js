@@ -2,7 +2,8 @@
 
 import { Refusal } from "./api.js";
 import { lookup } from "./colours.js";
-import { determinant, read } from "./viewer.js";
+import { columnsOf, determinant } from "./geometry.js";
+import { read } from "./viewer.js";
 
 const { cmapper } = globalThis.niivue;
 
@@ -68,9 +69,7 @@ export class Brush {
   volumes() {
     const counts = new Array(256).fill(0);
     for (const value of this.nv.drawBitmap) counts[value] += 1;
-    const { affine } = this.viewer.scan.hdr;
-    const columns = [0, 1, 2].map((column) => [0, 1, 2].map((row) => affine[row][column]));
-    const millilitres = Math.abs(determinant(columns)) / 1000;
+    const millilitres = Math.abs(determinant(columnsOf(this.viewer.scan.hdr.affine))) / 1000;
     return counts.map((count) => count * millilitres);
   }
 

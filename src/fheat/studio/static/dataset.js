@@ -26,7 +26,7 @@ async function main() {
   find("prediction-swatch").style.backgroundColor = ONLY_MASK;
   find("next").addEventListener("click", () => attempt(() => show(current + 1)));
   find("previous").addEventListener("click", () => attempt(() => show(current - 1)));
-  viewer.setOutline(1);
+  viewer.setOutlined(true);
   await attempt(() => viewer.start());
   await attempt(async () => {
     await fetchCases();

@@ -19,7 +19,7 @@ export class Display {
     find("screenshot").addEventListener("click", () => this.saveScreenshot());
     find("zoom-in").addEventListener("click", () => viewer.zoom(1.25));
     find("zoom-out").addEventListener("click", () => viewer.zoom(0.8));
-    find("outline").addEventListener("change", () => viewer.setOutline(find("outline").checked ? 1 : 0));
+    find("outline").addEventListener("change", () => viewer.setOutlined(find("outline").checked));
     find("channel").addEventListener("change", () => viewer.setChannel(Number(find("channel").value)));
     this.setRadiological(true);
   }

@@ -3,6 +3,7 @@
 
 import { Refusal } from "./api.js";
 import { lookup } from "./colours.js";
+import { edgesOf, middleOf, voxelAt } from "./geometry.js";
 
 const { Niivue, NVImage, DRAG_MODE, SHOW_RENDER, SLICE_TYPE } = globalThis.niivue;
 
@@ -49,6 +50,7 @@ export class Viewer {
     canvas.addEventListener("mouseleave", () => this.nv.uiData.mousedown && this.nv.mouseUpListener());
     canvas.addEventListener("mouseup", () => setTimeout(() => this.hasScan && onWindow(this.window)));
     this.overlays = new Map();
+    this.outlined = false;
     this.frame = null;
   }
 
@@ -71,7 +73,7 @@ export class Viewer {
 
   /** Voxels along the three axes of the file. */
   get shape() {
-    return Array.from(this.scan.hdr.dims.slice(1, 4));
+    return sizeOf(this.scan);
   }
 
   get channels() {
@@ -105,43 +107,40 @@ export class Viewer {
 
   /** Lay a volume over the scan under a name: labels with entries of a legend, or numbers with a colour map. */
   async lay(name, buffer, { entries = null, opacity = 0.5, colormap = "inferno" }) {
-    const volume = await read(buffer, `${name}.nii.gz`, entries ? { opacity } : { opacity, colormap });
+    const volume = await read(buffer, `${name}.nii.gz`, entries ? {} : { colormap });
     this.lift(name);
     if (!entries) {
       volume.cal_max = volume.global_max || 1;
       volume.cal_min = 0.05 * volume.cal_max; // what is less is transparent
     }
+    this.overlays.set(name, { volume, isLabel: entries !== null, voxels: volume.img, edges: null, opacity });
+    this.apply(name);
     this.nv.addVolume(volume);
-    this.overlays.set(name, volume);
     if (entries) this.paint(name, entries);
+  }
+
+  /** Show labels filled or, in place of them, their edges, which are thin and hence twice as opaque. */
+  apply(name) {
+    const overlay = this.overlays.get(name);
+    const outlined = overlay.isLabel && this.outlined;
+    if (outlined) overlay.edges ??= edgesOf(overlay.voxels, sizeOf(overlay.volume));
+    overlay.volume.img = outlined ? overlay.edges : overlay.voxels;
+    overlay.volume.opacity = outlined ? Math.min(1, 2 * overlay.opacity) : overlay.opacity;
   }
 
   /** Move the crosshair to the middle of the labels of an overlay. */
   centre(name) {
-    const { img, hdr } = this.overlays.get(name);
-    const [nx, ny, nz] = hdr.dims.slice(1, 4);
-    const sum = [0, 0, 0];
-    let count = 0;
-    for (let z = 0, index = 0; z < nz; z++) {
-      for (let y = 0; y < ny; y++) {
-        for (let x = 0; x < nx; x++, index++) {
-          if (img[index] === 0) continue;
-          count += 1;
-          sum[0] += x;
-          sum[1] += y;
-          sum[2] += z;
-        }
-      }
-    }
-    if (count === 0) return;
-    const [i, j, k] = sum.map((value) => value / count);
-    const mm = hdr.affine.slice(0, 3).map((row) => row[0] * i + row[1] * j + row[2] * k + row[3]);
+    const { volume, voxels } = this.overlays.get(name);
+    const middle = middleOf(voxels, sizeOf(volume));
+    if (middle === null) return;
+    const [i, j, k] = middle;
+    const mm = volume.hdr.affine.slice(0, 3).map((row) => row[0] * i + row[1] * j + row[2] * k + row[3]);
     this.goTo(this.nv.mm2frac(mm));
   }
 
   /** Remove an overlay. */
   lift(name) {
-    if (this.overlays.has(name)) this.nv.removeVolume(this.overlays.get(name));
+    if (this.overlays.has(name)) this.nv.removeVolume(this.overlays.get(name).volume);
     this.overlays.delete(name);
   }
 
@@ -152,7 +151,7 @@ export class Viewer {
   /** Give the labels of an overlay their colours. */
   paint(name, entries) {
     if (!this.overlays.has(name)) return;
-    this.overlays.get(name).setColormapLabel(lookup(entries));
+    this.overlays.get(name).volume.setColormapLabel(lookup(entries));
     this.refresh();
   }
 
@@ -160,13 +159,15 @@ export class Viewer {
   setOpacity(name, opacity) {
     if (!this.overlays.has(name)) return;
     this.overlays.get(name).opacity = opacity;
+    this.apply(name);
     this.refresh();
   }
 
-  /** Draw labels as outlines of this width in voxels, or filled with 0. */
-  setOutline(width) {
-    this.nv.opts.atlasOutline = width;
-    if (this.hasScan) this.refresh();
+  /** Draw labels as outlines, or filled. NiiVue's own outlines would also be drawn around classes that are hidden. */
+  setOutlined(on) {
+    this.outlined = on;
+    for (const name of this.overlays.keys()) this.apply(name);
+    this.refresh();
   }
 
   /** The grey levels that are shown black and white, and those that exist. */
@@ -236,9 +237,11 @@ export class Viewer {
     const mm = Array.from(location.mm).slice(0, 3);
     const middle = Array.from(this.nv.frac2mm(this.nv.vox2frac(location.vox), 0, true)).slice(0, 3);
     const at = (name) => {
-      const volume = this.overlays.get(name);
-      const found = volume && location.values.find(({ id }) => id === volume.id);
-      return found ? found.value : null;
+      if (!this.overlays.has(name)) return null;
+      const { volume, voxels } = this.overlays.get(name);
+      const [nx, ny] = sizeOf(volume);
+      const [x, y, z] = voxelAt(volume.hdr.affine, middle);
+      return voxels[x + nx * (y + ny * z)] ?? null;
     };
     const voxel = voxelAt(this.scan.hdr.affine, middle);
     return { mm, voxel, ras: location.vox, value: location.values[0]?.value ?? null, at };
@@ -250,20 +253,7 @@ export function read(buffer, name, settings = {}) {
   return NVImage.loadFromUrl({ url: name, name, buffer, ...settings });
 }
 
-/** Return the voxel of the file at a position: the affine, solved by Cramer's rule. */
-export function voxelAt(affine, mm) {
-  const columns = [0, 1, 2].map((column) => [0, 1, 2].map((row) => affine[row][column]));
-  const shift = mm.map((value, row) => value - affine[row][3]);
-  const whole = determinant(columns);
-  return [0, 1, 2].map((axis) => {
-    const replaced = columns.map((column, index) => (index === axis ? shift : column));
-    return Math.round(determinant(replaced) / whole);
-  });
-}
-
-/** Return the determinant of three columns: for those of an affine, the volume of a voxel with its sign. */
-export function determinant([a, b, c]) {
-  return (
-    a[0] * (b[1] * c[2] - b[2] * c[1]) - b[0] * (a[1] * c[2] - a[2] * c[1]) + c[0] * (a[1] * b[2] - a[2] * b[1])
-  );
+/** Return the voxels of a volume along the three axes of its file. */
+function sizeOf(volume) {
+  return Array.from(volume.hdr.dims.slice(1, 4));
 }
