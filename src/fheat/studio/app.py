@@ -1,5 +1,6 @@
 """The application: all routes behind the guards."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -44,4 +45,5 @@ def create_app(settings: StudioSettings, *, launcher: Launcher | None = None) ->
     add_handlers(app)
     for routes in (page_routes, scan_routes, job_routes, view_routes, slicer_routes):
         app.include_router(routes.router)
+    page_routes.docs_page(json.dumps(app.openapi()))  # both are kept: nobody waits for them later
     return Guard(LastResort(Bodies(app, settings.limits)), settings)

@@ -46,7 +46,7 @@ class Asking:
         self, kind: str, arguments: dict[str, Any], seconds: float, heard: Heard, target: Path | None
     ) -> Any:
         own = self._folder / str(next(self._numbers))
-        own.mkdir(mode=0o700)
+        await asyncio.to_thread(own.mkdir, 0o700)
         try:
             task = self._launcher.begin(kind, arguments, own, heard)
             ended = asyncio.wrap_future(task.future)
@@ -57,14 +57,19 @@ class Asking:
                     task.kill()
             if not ended.done():
                 raise Refused.busy(f"it took longer than {seconds:g} s")
-            found = task.answer()
+            found = await asyncio.to_thread(task.answer)
             if found is None:
                 raise Refused.busy("the process that worked on it ended early")
             if "refused" in found:
                 raise Refused(422, *map(str, found["refused"]))
             if target is not None:
-                for file in own.iterdir():
-                    file.replace(target / file.name)
+                await asyncio.to_thread(_move, own, target)
             return found["result"]
         finally:
             await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move the files of a folder into another one."""
+    for file in source.iterdir():
+        file.replace(target / file.name)

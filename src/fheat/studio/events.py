@@ -12,6 +12,7 @@ KEPT: Final = 1000
 WAITING: Final = 256
 """Events that may wait for a slow reader; then its stream ends, and it comes back for the state."""
 MOST_STREAMS: Final = 64
+QUIET: Final = 15.0
 
 Event = tuple[int, dict[str, Any]]
 """Number and content."""
@@ -44,10 +45,11 @@ class Events:
         if len(self._streams) >= MOST_STREAMS:
             raise Refused.busy(f"{MOST_STREAMS} pages watch already")
 
-    async def stream(self, after: int | None, state: Callable[[], list[dict[str, Any]]]) -> AsyncIterator[Event]:
+    async def stream(self, after: int | None, state: Callable[[], list[dict[str, Any]]]) -> AsyncIterator[Event | None]:
         """Yield what happens from now on, and before it what happened behind the event `after`.
 
-        Where that is not known any more, and without `after`, the present state of everything comes first.
+        Where that is not known any more, and without `after`, the present state of everything comes first. None comes
+        every `QUIET` seconds in which nothing happens, so that a connection that broke is noticed.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING)
         self._streams.add(queue)
@@ -59,7 +61,15 @@ class Events:
                 missed = [event for event in self._kept if event[0] > after]
             for event in missed:
                 yield event
-            while (next_one := await queue.get()) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(QUIET):
+                        next_one = await queue.get()
+                except TimeoutError:
+                    yield None
+                    continue
+                if next_one is None:
+                    return
                 yield next_one
         finally:
             self._streams.discard(queue)

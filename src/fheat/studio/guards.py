@@ -231,6 +231,8 @@ class LastResort:
 
 def _place(error: Exception) -> str:
     """Return the kind of an error and the line that raised it; its message may name a file or a patient."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,13 +1,14 @@
 """Routes of jobs: start one, watch it, fetch its files, compare its mask, correct it."""
 
+import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Request
-from fastapi.responses import FileResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from fheat.studio.answers import Refused
@@ -58,18 +59,21 @@ async def delete_job(service: Running, number: Number) -> dict[str, Any]:
     return service.jobs.to_json(await service.jobs.cancel(number))
 
 
-async def _room_for_a_stream(service: Running) -> None:
-    service.events.check_room()
-
-
-@router.get("/api/events", response_class=EventSourceResponse, dependencies=[Depends(_room_for_a_stream)])
-async def watch(
-    service: Running, last_event_id: Annotated[str | None, Header()] = None
-) -> AsyncIterator[ServerSentEvent]:
+@router.get("/api/events", response_class=StreamingResponse)
+async def watch(service: Running, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
     """Stream the state of jobs as they change, as server-sent events of the type `job`."""
+    service.events.check_room()
     after = int(last_event_id) if last_event_id is not None and last_event_id[:18].isdecimal() else None
-    async for number, content in service.events.stream(after, service.jobs.summaries):
-        yield ServerSentEvent(data=content, event="job", id=str(number))
+
+    async def lines() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async for event in service.events.stream(after, service.jobs.summaries):
+            if event is None:
+                yield ": still here\n\n"
+            else:
+                yield f"id: {event[0]}\nevent: job\ndata: {json.dumps(event[1])}\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @router.get("/api/jobs/{number}/mask.nii.gz")
@@ -110,7 +114,7 @@ async def compare(request: Request, service: Running, number: Number, name: str)
         arguments |= {"regions": job.result["regions"]}
         found: dict[str, Any] = await service.asking.ask("compare", arguments, folder=job.folder)
     finally:
-        reference.unlink(missing_ok=True)
+        await service.files.remove(reference)
     return {**found, "difference": f"/api/jobs/{number}/difference.nii.gz"}
 
 
@@ -138,7 +142,7 @@ async def correct(request: Request, service: Running, number: Number) -> dict[st
         }
         found: dict[str, Any] = await service.asking.ask("correct", arguments)
     finally:
-        corrected.unlink(missing_ok=True)
+        await service.files.remove(corrected)
     saved = await service.save_label(job.folder / "corrected.nii.gz", job.name)
     return {"label": f"/api/jobs/{number}/corrected.nii.gz", "saved": saved, **found}
 
@@ -157,13 +161,13 @@ async def _received(request: Request, service: Running, job: Job, name: str, end
         if await service.files.receive(request.stream(), sent) == 0:
             raise Refused(400, f"{name}: the file is empty", "send the content of the file as the body")
         if ending == ".nii":
-            sent = service.files.with_true_ending(sent)
+            sent = await asyncio.to_thread(service.files.with_true_ending, sent)
         await service.files.read(name, sent, target)
     except BaseException:
-        target.unlink(missing_ok=True)
+        await service.files.remove(target)
         raise
     finally:
-        sent.unlink(missing_ok=True)
+        await service.files.remove(sent)
     return target
 
 

@@ -84,7 +84,6 @@ class Jobs:
             raise Refused.busy(f"{self._limits.queue} jobs wait already")
         number = next(self._numbers)
         job = Job(number, kind, scan, arguments, self._folder / str(number), name)
-        job.folder.mkdir(mode=0o700)
         self._jobs[number] = job
         self._waiting.put_nowait(job)
         self._tell(job)
@@ -161,6 +160,10 @@ class Jobs:
             with contextlib.suppress(RuntimeError):  # the service has ended meanwhile
                 loop.call_soon_threadsafe(self._advance, job, done, of)
 
+        await asyncio.to_thread(job.folder.mkdir, 0o700)
+        if job.state != "queued":  # it was cancelled meanwhile
+            await asyncio.to_thread(shutil.rmtree, job.folder, ignore_errors=True)
+            return
         job.state, job.began = "running", time.monotonic()
         job.task = self._launcher.begin(job.kind, {**job.arguments, "device": device}, job.folder, heard)
         self._tell(job)
@@ -174,12 +177,12 @@ class Jobs:
             if not ended.done():  # its time is over, or that of the service
                 job.task.kill()
         code = await ended  # the device is free only now
+        found = await asyncio.to_thread(job.task.answer) if code == 0 else None
         if job.state == "running":
-            self._take(job, code)
+            self._take(job, code, found)
 
-    def _take(self, job: Job, code: int) -> None:
+    def _take(self, job: Job, code: int, found: dict[str, Any] | None) -> None:
         """Take over what the process of a job left."""
-        found = job.task.answer() if job.task is not None and code == 0 else None
         if found is None:
             how = f"signal {-code}" if code < 0 else f"code {code}"
             self._fail(job, f"its process ended with {how}", "try again; it may have been too large for the memory")

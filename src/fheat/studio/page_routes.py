@@ -1,6 +1,8 @@
 """Routes of the pages, the files that they use, the health check, and the description of all routes."""
 
 import html
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +59,7 @@ async def openapi(request: Request) -> JSONResponse:
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """Return the description of all routes as a page without scripts, and without anything from elsewhere."""
-    return HTMLResponse(_docs(request.app.openapi()))
+    return HTMLResponse(docs_page(json.dumps(request.app.openapi())))
 
 
 async def _page(request: Request) -> FileResponse:
@@ -71,9 +73,10 @@ for _path in PAGES:
     router.add_api_route(_path, _page, methods=["GET"], include_in_schema=False)
 
 
-def _docs(schema: dict[str, Any]) -> str:
-    """Return a table with a row for each route: method, address, arguments, what it does."""
-    rows = []
+@cache
+def docs_page(description: str) -> str:
+    """Return a table with a row for each route of an OpenAPI description: method, address, arguments, what it does."""
+    schema, rows = json.loads(description), []
     for path, methods in schema["paths"].items():
         for method, route in methods.items():
             arguments = [f"{one['in']} {one['name']}" for one in route.get("parameters", ())]

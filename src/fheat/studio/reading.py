@@ -63,6 +63,12 @@ class Files:
         return await self.run(name, _read_clean, source, target, self._limits)
 
     @staticmethod
+    async def remove(*files: Path) -> None:
+        """Delete files that may exist; even this can take long on a busy disk."""
+        for file in files:
+            await asyncio.shield(asyncio.to_thread(file.unlink, missing_ok=True))
+
+    @staticmethod
     def with_true_ending(sent: Path) -> Path:
         """Rename a .nii that is packed with gzip, which a client need not say, and return its path."""
         with open_regular(sent) as file:

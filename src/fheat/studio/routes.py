@@ -12,8 +12,8 @@ from fheat.studio.reading import packed_parts
 from fheat.studio.service import Service
 
 
-def service_of(request: Request) -> Service:
-    """Return the service of an application."""
+async def service_of(request: Request) -> Service:
+    """Return the service of an application. It is a coroutine because others would be called in another thread."""
     service: Service = request.app.state.service
     return service
 

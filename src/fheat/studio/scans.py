@@ -94,11 +94,11 @@ class Scans:
             raise Refused.busy(f"the service holds {len(self._scans)} scans, and has no room for more")
         scan = Scan(secrets.token_hex(6), name, KINDS[ending], self._folder)
         scan.folder = self._folder / scan.id
-        scan.folder.mkdir(mode=0o700)
+        await asyncio.to_thread(scan.folder.mkdir, 0o700)
         try:
             await self._fill(scan, stream, scan.folder / f"sent{ending}")
         except BaseException:
-            shutil.rmtree(scan.folder, ignore_errors=True)
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, scan.folder, ignore_errors=True))
             raise
         scan.used = time.monotonic()
         self._scans[scan.id] = scan
@@ -112,11 +112,10 @@ class Scans:
             await self._files.unpack(scan.name, sent, scan.series)
             source = scan.series
         volume = await self._files.read(scan.name, source, scan.file)
-        sent.unlink()
+        scan.size = await asyncio.to_thread(_remove_sent, sent)
         scan.shape, scan.spacing = volume.data.shape[:3], volume.spacing
         scan.channels = 1 if volume.data.ndim == 3 else volume.data.shape[3]
         scan.orientation = volume.orientation
-        scan.size = sum(file.stat().st_size for file in scan.folder.rglob("*") if file.is_file())
 
     async def delete(self, key: str) -> None:
         """Delete a scan and its files."""
@@ -129,6 +128,12 @@ class Scans:
         for scan in list(self._scans.values()):
             if now - scan.used > self._limits.keep and scan.id not in in_use:
                 await self.delete(scan.id)
+
+
+def _remove_sent(sent: Path) -> int:
+    """Delete the file that was sent, and return the bytes of what is left beside it."""
+    sent.unlink()
+    return sum(file.stat().st_size for file in sent.parent.rglob("*") if file.is_file())
 
 
 def checked_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Binding the address, starting the service, and saying where it is."""
 
 import contextlib
+import gc
 import socket
 import sys
 import warnings
@@ -18,6 +19,10 @@ from fheat.system.errors import BadInput
 GRACE: Final = 3
 """Seconds that open streams have at the end."""
 MOST_CONNECTIONS: Final = 512
+SWITCH: Final = 0.0005
+"""Seconds after which a thread that computes gives way; a request waits for that several times."""
+BACKLOG: Final = 512
+"""Connections that wait to be accepted."""
 
 
 @contextlib.contextmanager
@@ -29,6 +34,7 @@ def bound(settings: StudioSettings) -> Iterator[tuple[socket.socket, StudioSetti
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind((settings.host.strip("[]"), settings.port))
+            opened.listen(BACKLOG)  # who comes before the service has started waits for it
         except (OSError, OverflowError, UnicodeError) as error:
             reason = f"cannot be bound ({getattr(error, 'strerror', None) or error})"
             raise BadInput(f"{settings.host}:{settings.port}", reason, "choose another --port or --host") from None
@@ -47,6 +53,7 @@ def server_of(settings: StudioSettings) -> uvicorn.Server:
         proxy_headers=False,
         ws="none",
         limit_concurrency=MOST_CONNECTIONS,
+        backlog=BACKLOG,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=GRACE,
     )
@@ -67,4 +74,13 @@ def serve(settings: StudioSettings, *, given_token: str | None, browser: bool) -
         if browser:
             with contextlib.suppress(webbrowser.Error):
                 webbrowser.open(f"{address}/?token={running.token}")
-        server_of(running).run(sockets=[opened])
+        server = server_of(running)
+        _stay_quick()
+        server.run(sockets=[opened])
+
+
+def _stay_quick() -> None:
+    """Let the thread that answers requests wait less for the others, and for the collection of garbage."""
+    sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()  # what was imported stays, and need not be looked through again

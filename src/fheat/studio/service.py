@@ -5,6 +5,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,8 @@ from fheat.studio.shown_dataset import ShownDataset
 from fheat.studio.workplace import workplace
 from fheat.system.files import WEIGHTS_LIMIT, read_capped, write_file
 
+THREADS: Final = 32
+"""Threads that wait for the disk, for everybody at once."""
 EXPIRE_EVERY: Final = 15.0
 """Seconds between two looks at what has become old."""
 
@@ -50,6 +53,8 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Begin, and end with all processes and files of this start gone."""
         limits, launcher = self.settings.limits, self._launcher or Launcher()
+        threads = ThreadPoolExecutor(THREADS, "fheat-studio-disk")
+        asyncio.get_running_loop().set_default_executor(threads)
         with workplace() as self.folder:
             self.files = Files(limits)
             self.scans = Scans(self.folder / "scans", self.files, limits)

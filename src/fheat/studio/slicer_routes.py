@@ -163,8 +163,7 @@ async def add_label(request: Request, service: Running, image: str) -> dict[str,
             arguments |= {"target": str(scan.folder / "label.nii.gz"), "same_place": True}
             await service.asking.ask("correct", arguments)
         finally:
-            for file in (sent, read):
-                file.unlink(missing_ok=True)
+            await service.files.remove(sent, read)
     await service.save_label(scan.folder / "label.nii.gz", scan.name)
     service.slicer_labels.add(image)
     return {"image": image, "label": image}
