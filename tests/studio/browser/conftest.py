@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import torch
 
 from fheat import Card, create_model, save
 from fheat.data.phantom import phantom
@@ -48,6 +49,7 @@ def studio(tmp_path_factory):
         preprocessing={"orientation": "RAS", "intensity": {"kind": "zscore"}},
         window=Window(size=(SIDE,) * 3, stride=(SIDE,) * 3),
     )
+    torch.manual_seed(0)
     network = create_model("miniature", patch_size=(SIDE,) * 3, out_channels=3)
     save(network, root / "tiny", card)
     made = phantom(3, (30, 28, 26))

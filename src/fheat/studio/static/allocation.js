@@ -72,7 +72,7 @@ function showCost() {
     ["Closed gates retired", after.macs, `${(after.macs / 1e9).toFixed(3)} G multiply-adds`, retired],
   ]);
   const { counter, shape } = shown.cost;
-  find("cost-note").textContent = counter ? `Counted for ${shape.join(" × ")} voxels as ${counter} does.` : "";
+  find("cost-note").textContent = `Input: ${shape.join(" × ")}. Counter: ${counter}.`;
   const closed = shown.gates.filter((gate) => !gate.open).length;
   find("retire-note").textContent = retired
     ? `${closed} of ${shown.gates.length} gates are closed. Without them ${saved.toFixed(1)} % of the multiply-adds are saved, and the mask is the same. Segmenting always works so.`

@@ -99,7 +99,7 @@ function mark() {
   find("previous").disabled = current === 0;
   find("next").disabled = current === cases.length - 1;
   find("case-title").textContent = item.case;
-  const rows = Object.entries(item.dice ?? {}).map(([name, value]) => [name, value === null ? "–" : value.toFixed(3)]);
+  const rows = Object.entries(item.dice ?? {}).map(([name, value]) => [name.replaceAll("_", " "), value === null ? "–" : value.toFixed(3)]);
   const without = item.error ?? (item.label && item.prediction ? "Not scored yet." : "Not scored: it has no label or no prediction.");
   fill(find("scores"), rows.length ? table("Prediction against label", ["Class", "Dice"], rows) : make("p", { class: "note" }, without));
 }

@@ -4,7 +4,7 @@ import { fill, make } from "./dom.js";
 
 const SIZE = { width: 560, height: 260, left: 52, right: 10, top: 8, bottom: 34 };
 const MOST_POINTS = 400;
-const COLOURS = ["#0b7a99", "#e0662b", "#2f9e6e", "#a45bd6", "#d6a100", "#d6457a", "#5a7de0", "#7d8f2e", "#8a6d5a", "#4a4a4a"];
+const COLOURS = ["#1593b5", "#e0662b", "#2f9e6e", "#a45bd6", "#d6a100", "#d6457a", "#5a7de0", "#7d8f2e", "#8a6d5a", "#7f8c94"];
 
 /** Return the colour of the line with this number. */
 export function colourOf(index) {
