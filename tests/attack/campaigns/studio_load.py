@@ -35,6 +35,9 @@ ALLOWED = 48 * 2**20
 """Bytes by which the service may grow after the first fifth: voxels in work, and what the allocator keeps."""
 SLOWEST_HEALTH = 0.1
 KILL_EVERY = 10.0
+CLIENTS_NICE = 10
+ASK_EVERY = 1.0
+"""Seconds between two questions of a client how far its job is; the page asks every two where its stream is broken."""
 MOST_BYTES = 2**20
 
 
@@ -192,7 +195,7 @@ class Client(threading.Thread):
             if state not in ("queued", "running"):
                 self.counts[f"jobs {state}"] += state != "done"
                 break
-            time.sleep(0.25)
+            time.sleep(ASK_EVERY)
         self.seen("delete", ask(self.port, "DELETE", f"/api/jobs/{number}")[0])
 
     def malformed(self) -> None:
@@ -286,6 +289,7 @@ def main() -> int:
             clients = [Client(service.port, scans, given.seed + number) for number in range(given.clients)]
             with idle_server() as idle:
                 watches = Health(service.port), Health(idle)
+                os.nice(CLIENTS_NICE)  # real clients do not take the processor of the service
                 killed, notes = load(given, service, clients)
                 health, machine = (watch.end() for watch in watches)
         finally:
