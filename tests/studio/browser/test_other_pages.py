@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.ndimage import binary_erosion
 
 from tests.studio.browser.steps import PHONE, logged, readout, segment, send_scan
 
@@ -141,3 +142,25 @@ def test_ticks_and_thinning_of_plots(page):
     blocks = np.arange(1000).reshape(100, 10).mean(1)
     np.testing.assert_allclose(answers[4], np.stack([blocks, 2 * blocks], 1))
     assert answers[5] == [[x, 2 * x] for x in range(9)]
+
+
+def test_edges_middles_and_voxels_are_those_of_numpy(page):
+    labels = np.zeros((9, 8, 7), np.uint8)
+    labels[1:8, 2:8, 1:6] = 1
+    labels[4:, :5, 2:5] = 2
+    affine = np.array([[-0.8, 0.1, 0, 11], [0.1, 0.8, 0.2, -7], [0, 0, 1.5, 3], [0, 0, 0, 1.0]])
+    place = (affine @ (3, 5, 2, 1))[:3]
+    edges, middle, voxel = page.evaluate(
+        """async ([voxels, size, affine, place]) => {
+          const { edgesOf, middleOf, voxelAt } = await import("/assets/geometry.js");
+          const labels = Uint8Array.from(voxels);
+          return [Array.from(edgesOf(labels, size)), middleOf(labels, size), voxelAt(affine, place)];
+        }""",
+        [labels.ravel(order="F").tolist(), labels.shape, affine.tolist(), place.tolist()],
+    )
+    expected = labels.copy()
+    for value in (1, 2):
+        expected[binary_erosion(labels == value)] = 0
+    np.testing.assert_array_equal(np.reshape(edges, labels.shape, order="F"), expected)
+    np.testing.assert_allclose(middle, np.argwhere(labels).mean(axis=0))
+    assert voxel == [3, 5, 2]

@@ -87,6 +87,9 @@ def test_the_brush_changes_the_voxel_under_the_pointer_and_saves_exactly_that(pa
     page.select_option("#brush-class", str(value))
     page.locator("#brush-size").fill("1")
     page.mouse.click(*middle(page, 41, -33))
+    page.click("#start")
+    page.wait_for_selector("#messages .message")
+    assert page.inner_text("#messages strong") == "the corrected mask is not saved"
     with page.expect_request(lambda request: request.method == "PUT") as sending:
         page.click("#brush-save")
     page.wait_for_selector("#brush-note a")

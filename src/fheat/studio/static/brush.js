@@ -8,11 +8,11 @@ import { read } from "./viewer.js";
 const { cmapper } = globalThis.niivue;
 
 export class Brush {
-  /** `onChange` is called after each stroke, undo and load. */
+  /** `onChange` is called after each stroke, undo and load, with NiiVue's word for it: `draw`, `undo` or `load`. */
   constructor(viewer, onChange = () => {}) {
     this.viewer = viewer;
     this.nv = viewer.nv;
-    this.nv.onDrawingChanged = (action) => action !== "close" && onChange();
+    this.nv.onDrawingChanged = (action) => action !== "close" && onChange(action);
   }
 
   /** Whether a mask is loaded for correction. */

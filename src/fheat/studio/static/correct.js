@@ -1,6 +1,6 @@
 // The panel that corrects a mask: brush, class, size, erase, undo, discard, and save as a new label.
 
-import { upload } from "./api.js";
+import { Refusal, upload } from "./api.js";
 import { Brush } from "./brush.js";
 import { find, fill, make } from "./dom.js";
 import { attempt, clearError } from "./page.js";
@@ -8,8 +8,12 @@ import { attempt, clearError } from "./page.js";
 export class Correction {
   /** `onChange` is called when the drawing begins, changes and ends. */
   constructor(viewer, onChange) {
-    this.brush = new Brush(viewer, onChange);
+    this.brush = new Brush(viewer, (action) => {
+      this.unsaved ||= action === "draw";
+      onChange();
+    });
     this.onChange = onChange;
+    this.unsaved = false;
     this.active = false;
     this.erasing = false;
     find("brush-on").addEventListener("click", () => attempt(() => this.toggle()));
@@ -39,6 +43,11 @@ export class Correction {
     return this.brush.loaded;
   }
 
+  /** Throw a `Refusal` where strokes would be lost. */
+  checkSaved() {
+    if (this.unsaved) throw new Refusal("the corrected mask is not saved", "save it as a new label, or discard it");
+  }
+
   /** Begin to draw, or stop it; what was drawn stays. */
   async toggle() {
     if (!this.active && !this.loaded) await this.brush.load(this.mask, this.entries, 0.5);
@@ -63,6 +72,7 @@ export class Correction {
   discard() {
     this.brush.close();
     this.active = false;
+    this.unsaved = false;
     find("brush-on").setAttribute("aria-pressed", false);
     find("brush-on").textContent = "Draw with the brush";
     find("brush-tools").hidden = true;
@@ -72,6 +82,7 @@ export class Correction {
 
   async save() {
     const answer = await upload(`/api/jobs/${this.job}/corrected`, await this.brush.save());
+    this.unsaved = false;
     clearError();
     fill(
       find("brush-note"),

@@ -2,7 +2,8 @@
 
 import { fill, make } from "./dom.js";
 
-const SIZE = { width: 560, height: 260, left: 52, right: 10, top: 8, bottom: 34 };
+const SIZE = { height: 260, left: 46, right: 12, top: 8, bottom: 34 };
+const FIRST_WIDTH = 560;
 const MOST_POINTS = 400;
 const COLOURS = ["#1593b5", "#e0662b", "#2f9e6e", "#a45bd6", "#d6a100", "#d6457a", "#5a7de0", "#7d8f2e", "#8a6d5a", "#7f8c94"];
 
@@ -51,12 +52,21 @@ export function label(value) {
 export class Plot {
   /** `title` heads the plot, `across` names the horizontal axis; `range` fixes the vertical one. */
   constructor({ title, across = "iteration", range = null, logarithmic = false, colours = colourOf }) {
-    Object.assign(this, { title, across, range, logarithmic, colours, lines: [] });
-    this.svg = make("svg", { viewBox: `0 0 ${SIZE.width} ${SIZE.height}`, role: "img", "aria-label": title });
+    Object.assign(this, { title, across, range, logarithmic, colours, lines: [], width: FIRST_WIDTH });
+    this.svg = make("svg", { role: "img", "aria-label": title });
     this.keys = make("ul", { class: "keys" });
     this.element = make("figure", { class: "plot" }, make("figcaption", {}, title), this.svg, this.keys);
     this.svg.addEventListener("pointermove", (event) => this.read(event));
     this.svg.addEventListener("pointerleave", () => this.draw());
+    new ResizeObserver(() => this.fit()).observe(this.element);
+  }
+
+  /** Draw as wide as there is room, so that letters have one size on every screen. */
+  fit() {
+    const width = Math.round(this.element.clientWidth);
+    if (width === 0 || width === this.width) return;
+    this.width = width;
+    this.draw();
   }
 
   /** Show lines: names with points `[x, y]`, x ascending; points that are no numbers are left out. */
@@ -85,7 +95,7 @@ export class Plot {
 
   x(value) {
     const { first, last } = this.ends;
-    return SIZE.left + ((value - first) / (last - first)) * (SIZE.width - SIZE.left - SIZE.right);
+    return SIZE.left + ((value - first) / (last - first)) * (this.width - SIZE.left - SIZE.right);
   }
 
   y(value) {
@@ -96,8 +106,9 @@ export class Plot {
   }
 
   draw() {
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${SIZE.height}`);
     if (this.lines.every(({ points }) => points.length === 0)) {
-      fill(this.svg, make("text", { x: SIZE.width / 2, y: SIZE.height / 2, "text-anchor": "middle" }, "Nothing logged yet"));
+      fill(this.svg, make("text", { x: this.width / 2, y: SIZE.height / 2, "text-anchor": "middle" }, "Nothing logged yet"));
       this.keys.replaceChildren();
       return;
     }
@@ -105,10 +116,10 @@ export class Plot {
     const { first, last, bottom, top } = this.ends;
     const floor = SIZE.height - SIZE.bottom;
     const rows = ticks(bottom, top, 5, this.logarithmic).flatMap((value) => [
-      make("line", { class: "grid", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: this.y(value), y2: this.y(value) }),
+      make("line", { class: "grid", x1: SIZE.left, x2: this.width - SIZE.right, y1: this.y(value), y2: this.y(value) }),
       make("text", { x: SIZE.left - 7, y: this.y(value) + 4, "text-anchor": "end" }, label(value)),
     ]);
-    const columns = ticks(first, last, 6).map((value) =>
+    const columns = ticks(first, last, Math.max(2, Math.round(this.width / 90))).map((value) =>
       make("text", { x: this.x(value), y: floor + 16, "text-anchor": "middle" }, label(value)),
     );
     const curves = this.lines.map(({ points, colour }) => {
@@ -119,9 +130,9 @@ export class Plot {
     fill(
       this.svg,
       rows,
-      make("line", { class: "axis", x1: SIZE.left, x2: SIZE.width - SIZE.right, y1: floor, y2: floor }),
+      make("line", { class: "axis", x1: SIZE.left, x2: this.width - SIZE.right, y1: floor, y2: floor }),
       columns,
-      make("text", { x: SIZE.width - SIZE.right, y: SIZE.height - 2, "text-anchor": "end" }, this.across),
+      make("text", { x: this.width - SIZE.right, y: SIZE.height - 2, "text-anchor": "end" }, this.across),
       curves,
     );
     this.name(this.lines.map(({ points }) => points.at(-1)));
@@ -131,9 +142,9 @@ export class Plot {
   read(event) {
     if (!this.ends || this.lines.length === 0) return;
     const box = this.svg.getBoundingClientRect();
-    const across = ((event.clientX - box.left) / box.width) * SIZE.width;
+    const across = ((event.clientX - box.left) / box.width) * this.width;
     const { first, last } = this.ends;
-    const share = (across - SIZE.left) / (SIZE.width - SIZE.left - SIZE.right);
+    const share = (across - SIZE.left) / (this.width - SIZE.left - SIZE.right);
     const at = first + Math.min(Math.max(share, 0), 1) * (last - first);
     const nearest = this.lines.map(({ points }) =>
       points.reduce((best, point) => (best && Math.abs(best[0] - at) <= Math.abs(point[0] - at) ? best : point), null),

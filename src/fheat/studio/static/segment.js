@@ -24,6 +24,7 @@ async function main() {
   takeFiles(find("drop"), find("file"), find("choose"), loadScan);
   takeFiles(find("compare"), find("reference"), find("choose-reference"), compare);
   find("model").addEventListener("change", showModel);
+  addEventListener("beforeunload", (event) => correction.unsaved && event.preventDefault());
   find("start").addEventListener("click", () => attempt(segment));
   find("cancel").addEventListener("click", () => attempt(() => ask(`/api/jobs/${state.job}`, { method: "DELETE" })));
   for (const id of ["show-mask", "show-uncertainty", "show-difference", "opacity"]) {
@@ -78,6 +79,7 @@ function showModel() {
 
 async function loadScan(file) {
   if (state.busy) throw new Refusal("a segmentation is running", "wait for its end, or cancel it");
+  correction.checkSaved();
   clearError();
   const facts = find("scan-facts");
   facts.hidden = false;
@@ -121,6 +123,7 @@ function describeScan() {
 }
 
 async function removeScan() {
+  correction.checkSaved();
   await ask(`/api/scans/${state.scan.scan}`, { method: "DELETE" });
   forgetResult();
   viewer.clear();
@@ -138,6 +141,7 @@ function enable() {
 }
 
 async function segment() {
+  correction.checkSaved();
   clearError();
   const job = await ask("/api/jobs", {
     method: "POST",
