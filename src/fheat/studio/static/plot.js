@@ -2,7 +2,7 @@
 
 import { fill, make } from "./dom.js";
 
-const SIZE = { height: 260, left: 46, right: 12, top: 8, bottom: 34 };
+const SIZE = { height: 216, left: 46, right: 12, top: 8, bottom: 34 };
 const FIRST_WIDTH = 560;
 const MOST_POINTS = 400;
 const COLOURS = ["#1593b5", "#e0662b", "#2f9e6e", "#a45bd6", "#d6a100", "#d6457a", "#5a7de0", "#7d8f2e", "#8a6d5a", "#7f8c94"];
