@@ -84,6 +84,7 @@ def test_uncertainty_is_the_entropy_of_the_mean_probabilities(client, done, mode
     assert np.allclose(found, expected[::-1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_job_without_uncertainty_has_none(client, scan_file):
     job = segmented(client, scan_file)
     assert job["result"]["uncertainty"] is None
@@ -93,6 +94,7 @@ def test_a_job_without_uncertainty_has_none(client, scan_file):
     assert not (client.service.folder / "jobs" / str(job["job"])).exists()
 
 
+@pytest.mark.slow
 def test_options_reach_the_predictor(client, model, scan_file, tmp_path):
     job = segmented(client, scan_file, preset="fast", largest_component=True)
     predictor = Predictor(model, device="cpu", runtime="torch", largest_component=True)
@@ -103,6 +105,7 @@ def test_options_reach_the_predictor(client, model, scan_file, tmp_path):
         assert client.post("/api/jobs", json=body).status_code == 422
 
 
+@pytest.mark.slow
 def test_a_dicom_series_gives_a_seg(client, series, tmp_path):
     highdicom = pytest.importorskip("highdicom")
     files, data = series
@@ -258,6 +261,7 @@ def test_a_job_has_limited_time(settings, launcher, large_file, scan_file):
         assert job["error"]["error"] == "it took longer than 0.5 s"
 
 
+@pytest.mark.slow
 def test_results_and_scans_are_deleted_after_a_while(settings, launcher, large_file, scan_file):
     with client_of(replace(settings, limits=Limits(keep=3600)), launcher) as client:
         job = segmented(client, scan_file)
@@ -278,6 +282,7 @@ def test_results_and_scans_are_deleted_after_a_while(settings, launcher, large_f
         assert kept == {str(busy["job"]), busy["scan"]}
 
 
+@pytest.mark.slow
 def test_logs_name_no_file_and_no_patient(settings, launcher, series, capfd, tmp_path):
     files, _ = series
     (tmp_path / "a.zip").write_bytes(zipped(files.items()))

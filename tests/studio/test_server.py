@@ -146,6 +146,7 @@ def test_events_have_numbers_and_go_on_where_a_page_left(settings, launcher, sca
             fresh.close()
 
 
+@pytest.mark.slow
 def test_many_clients_at_once_get_2xx_4xx_or_503(server, scan_file):
     port, service = server
     scan, seen, health = scan_file.read_bytes(), [], []

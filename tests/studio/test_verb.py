@@ -35,7 +35,9 @@ def test_mistakes_are_one_line(capsys, words, code, says):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["fastapi", "uvicorn", "starlette"])
+@pytest.mark.parametrize(
+    "package", ["fastapi", *(pytest.param(one, marks=pytest.mark.slow) for one in ("uvicorn", "starlette"))]
+)
 def test_a_missing_package_is_named_with_its_remedy(package):
     code = (
         f"import sys; sys.modules[{package!r}] = None; from fheat.cli.main import main; "
