@@ -43,10 +43,13 @@ ROOMS = {
         "report", "studies", "system", "training",
     },
     "export": {"__init__", "data", "inference", "io", "models", "networks", "ops", "system"},
+    "studio": {
+        "__init__", "data", "gates", "inference", "io", "metrics", "models", "networks", "ops", "system", "training",
+    },
     "bench": {"data", "gates", "inference", "methods", "networks", "ops", "system", "training"},
     "cli": {
         "__init__", "bench", "data", "experiments", "export", "figures", "gates", "inference", "io", "methods",
-        "metrics", "models", "networks", "ops", "report", "studies", "system", "training",
+        "metrics", "models", "networks", "ops", "report", "studies", "studio", "system", "training",
     },
     "__main__": {"cli"},
 }  # fmt: skip
@@ -172,6 +175,10 @@ OPENED = {
     "io/child.py: os.open": "the null device",
     "io/h5.py: h5py.File": "only in the confined process, and after open_regular",
     "studies/inside/record.py: np.load": "bytes in memory",
+    "studio/archive.py: open": "creates the files of a series",
+    "studio/service.py: open": "creates a label",
+    "studio/worker.py: os.open": "the null device",
+    "studio/workplace.py: open": "creates a lock, and takes one of this user",
     "system/claims.py: open": "creates a claim; files of the system",
     "system/files.py: open": "creates files",
     "system/files.py: os.open": "open_regular itself; flushes a folder",

@@ -35,6 +35,7 @@ SUBJECTS = {
     "report": "the page of a run",
     "experiments": "whole experiments",
     "export": "models as standard files",
+    "studio": "the web page and service",
     "bench": "timing side by side",
     "cli": "one verb per file",
 }

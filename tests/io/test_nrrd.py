@@ -7,7 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fheat.io.nrrd import read_nrrd
+from fheat.io.nrrd import read_nrrd, write_nrrd
+from fheat.io.volume import Volume
 from tests.grids import affines
 from tests.refusals import refused
 
@@ -203,3 +204,46 @@ def test_unpacking_ends_one_byte_after_what_is_declared(tmp_path):
     tracemalloc.stop()
     path.write_bytes(head + gzip.compress(bytes(64)) + b"x")
     assert "gzip stream is damaged" in refusal(path)
+
+
+def test_what_is_written_is_read_back_and_pynrrd_agrees(tmp_path):
+    for count, (affine, _) in enumerate(affines()):
+        if count % 9:
+            continue
+        write_nrrd(Volume(scan(seed=count), affine), tmp_path / "scan.nrrd")
+        volume = read_nrrd(tmp_path / "scan.nrrd")
+        assert np.array_equal(volume.data, scan(seed=count))
+        assert np.array_equal(volume.affine, affine)  # to the last bit
+        data, header = nrrd.read(str(tmp_path / "scan.nrrd"))
+        assert np.array_equal(data, scan(seed=count))
+        assert header["space"] == "left-posterior-superior"
+        assert np.array_equal(header["space directions"], (np.diag([-1, -1, 1]) @ affine[:3, :3]).T)
+        assert np.array_equal(header["space origin"], [-1, -1, 1] * affine[:3, 3])
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8", ">i2", "?"])
+def test_every_type_is_written(tmp_path, kind):
+    data = scan(dtype=np.dtype(kind))
+    write_nrrd(Volume(np.ascontiguousarray(data), np.eye(4)), tmp_path / "a.nrrd")
+    volume = read_nrrd(tmp_path / "a.nrrd")
+    assert np.array_equal(volume.data, data)
+    assert volume.data.dtype == (np.uint8 if kind == "?" else np.dtype(kind).newbyteorder("="))
+
+
+def test_equal_volumes_give_equal_files_and_simpleitk_puts_them_in_the_same_place(tmp_path):
+    itk = pytest.importorskip("SimpleITK")
+    affine = next(affines())[0]
+    for name in ("a.nrrd", "b.nrrd"):
+        write_nrrd(Volume(scan(), affine), tmp_path / name)
+    assert (tmp_path / "a.nrrd").read_bytes() == (tmp_path / "b.nrrd").read_bytes()
+    image = itk.ReadImage(str(tmp_path / "a.nrrd"))
+    assert np.array_equal(itk.GetArrayFromImage(image).transpose(2, 1, 0), scan())
+    place = image.TransformContinuousIndexToPhysicalPoint((3.0, 2.0, 1.0))
+    assert np.allclose(np.multiply(place, [-1, -1, 1]), (affine @ [3, 2, 1, 1])[:3])
+
+
+def test_what_nrrd_does_not_hold_is_refused(tmp_path):
+    for data in (np.zeros((2, 2, 2, 2), np.uint8), np.zeros((2, 2, 2), np.int64)):
+        assert "cannot hold" in str(refused(write_nrrd, Volume(data, np.eye(4)), tmp_path / "a.nrrd"))
+    assert "ending" in str(refused(write_nrrd, Volume(np.zeros((2, 2, 2), np.uint8), np.eye(4)), tmp_path / "a.nii"))
+    assert list(tmp_path.iterdir()) == []

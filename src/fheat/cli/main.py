@@ -28,6 +28,7 @@ VERBS: Final = {
     "export": "write a model as ONNX, OpenVINO, pt2 or MONAI bundle, with its recipe inside",
     "evaluate": "compare masks with references: overlap, surface distances, tables; or two result files",
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
+    "studio": "a page in the browser: scans in, masks out, runs and gates watched; also a service for 3D Slicer",
     "report": "write what a run did and what it left on one HTML page",
     "bench": "time operator, training step, window and scan side by side with other networks",
     "prompt": "segment a scan through a program of your own that takes boxes, such as MedSAM",

@@ -1,9 +1,12 @@
-"""The bytes of a file, plain or packed with gzip: as many as its header declares, and one more to see that it ends."""
+"""The bytes of a file, plain or packed with gzip: as many as its header declares, and one more to see that it ends.
+
+Packing is here too, for the formats that are written.
+"""
 
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -108,3 +111,11 @@ def _check_flags(path: Path, file: IO[bytes]) -> None:
     file.seek(start)
     if begin[:2] == b"\x1f\x8b" and len(begin) == 4 and begin[3] & 0xE0:
         raise BadInput(path, "gzip stream is damaged (its header has reserved flags)", COPY_AGAIN)
+
+
+def packed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts compressed with gzip, without a time stamp, so that equal volumes give equal files."""
+    packer = zlib.compressobj(3, wbits=31)
+    for part in parts:
+        yield packer.compress(part)
+    yield packer.flush()

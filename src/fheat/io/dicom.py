@@ -95,7 +95,7 @@ def read_header(file: str | Path, *, limit: int = SIZE_LIMIT) -> "Dataset":
 
     path = Path(file)
     with refusing(path):
-        if str(_meta_information(path).get("TransferSyntaxUID")) == _DEFLATED:
+        if str(meta_information(path).get("TransferSyntaxUID")) == DEFLATED:
             raise BadInput(path, "is deflated", "convert it to Explicit VR Little Endian")
         return pydicom.dcmread(BytesIO(read_capped(path, limit)), stop_before_pixels=True)
 

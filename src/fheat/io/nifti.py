@@ -5,8 +5,7 @@ unnoticed. Here the header must agree with itself and with the length of the con
 further than declared. A file is written completely or not at all.
 """
 
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.content import SIZE_LIMIT, Content, opened
+from fheat.io.content import SIZE_LIMIT, Content, opened, packed
 from fheat.io.nifti_header import NiftiHeader, read_header
 from fheat.io.volume import Volume, as_voxels, check_finite
 from fheat.system.errors import BadInput
@@ -56,7 +55,7 @@ def write_nifti(volume: Volume, path: str | Path) -> None:
     header.set_xyzt_units("mm")
     header.set_slope_inter(1, 0)
     parts = _stored(header, data)
-    write_file(target, _packed(parts) if target.name.endswith(".gz") else parts)
+    write_file(target, packed(parts) if target.name.endswith(".gz") else parts)
 
 
 def _stored(header: nibabel.Nifti1Header, data: NDArray[Any]) -> Iterator[bytes]:
@@ -67,14 +66,6 @@ def _stored(header: nibabel.Nifti1Header, data: NDArray[Any]) -> Iterator[bytes]
     kind = header.get_data_dtype()
     for plane in np.moveaxis(data.reshape(*data.shape[:2], -1, order="F"), -1, 0):
         yield plane.astype(kind, copy=False).tobytes(order="F")
-
-
-def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts compressed with gzip, without a time stamp, so that equal volumes give equal files."""
-    packer = zlib.compressobj(3, wbits=31)
-    for part in parts:
-        yield packer.compress(part)
-    yield packer.flush()
 
 
 def _header(content: Content) -> NiftiHeader:

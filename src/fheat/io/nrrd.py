@@ -1,19 +1,22 @@
-"""Reading NRRD with attached data, raw or gzip: the format of the original left-atrium release.
+"""Reading and writing NRRD with attached data, raw or gzip: the format of the original left-atrium release and of 3D
+Slicer.
 
 The package `nrrd` parses the header, whose fields must agree with each other (the rules are in docs/data.md); voxels
-are unpacked here, up to their declared size and to the gzip checksum.
+are unpacked here, up to their declared size and to the gzip checksum. Writing needs no package.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.io.content import CHECK_WRITER, SIZE_LIMIT, Content, opened
+from fheat.io.content import CHECK_WRITER, SIZE_LIMIT, Content, opened, packed
 from fheat.io.volume import Volume, as_voxels, check_finite, geometry_fault
 from fheat.system.errors import BadInput
+from fheat.system.files import write_file
 
 Fields = dict[str, Any]
 _LARGEST_HEADER: Final = 2**20
@@ -59,6 +62,10 @@ _USED: Final = (
 """Fields that are looked at; in another spelling they would be overlooked."""
 _NUMBERS: Final = (b"dimension", b"sizes", b"space dimension", b"space directions", b"space origin", b"spacings")
 """Fields that hold numbers only."""
+_WRITTEN: Final = {
+    kind: name for name, kind in reversed(_TYPES.items()) if re.fullmatch(r"u?int\d+|float|double", name)
+}
+"""Name under which each type is written."""
 _FIRST_LINE: Final = re.compile(rb"NRRD000[1-5]\r?\n")
 _ELSEWHERE: Final = ("data file", "datafile", "line skip", "lineskip", "byte skip", "byteskip")
 """Fields that say that the voxels are not right after the header."""
@@ -91,6 +98,46 @@ def read_nrrd(path: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
         data = as_voxels(content.voxels(declared), shape, kind)
         check_finite(source, data)
         return Volume(data, affine)
+
+
+def write_nrrd(volume: Volume, path: str | Path) -> None:
+    """Write a volume (X, Y, Z) as `.nrrd`, replacing an older file only once the new one is complete on disk.
+
+    Coordinates are written in LPS, as 3D Slicer does it: diag(-1, -1, 1) times the affine. Numbers of the header have
+    all their digits, voxels the first axis fastest and gzip, so that `read_nrrd` returns the same volume.
+    """
+    target = Path(path)
+    if target.suffix != ".nrrd":
+        raise BadInput(target, "has no NRRD ending", "name it .nrrd")
+    data = volume.data.astype(np.uint8) if volume.data.dtype == np.bool_ else volume.data
+    name = _WRITTEN.get(data.dtype.str[1:])
+    if data.ndim != 3 or name is None:
+        reason = f"cannot hold {data.dtype} of shape {data.shape}"
+        raise BadInput(target, reason, "write (X, Y, Z) of whole numbers up to 32 bits or floats")
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ volume.affine
+    header = [
+        "NRRD0005",
+        f"type: {name}",
+        "dimension: 3",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(map(str, data.shape))}",
+        f"space directions: {' '.join(map(_vector, affine[:3, :3].T))}",
+        "kinds: domain domain domain",
+        "endian: little",
+        "encoding: gzip",
+        f"space origin: {_vector(affine[:3, 3])}",
+    ]
+
+    def parts() -> Iterator[bytes]:
+        yield "".join(f"{line}\n" for line in [*header, ""]).encode()
+        stored = data.dtype.newbyteorder("<")
+        yield from packed(plane.astype(stored, copy=False).tobytes(order="F") for plane in np.moveaxis(data, -1, 0))
+
+    write_file(target, parts())
+
+
+def _vector(values: NDArray[np.float64]) -> str:
+    return f"({','.join(repr(float(value) + 0.0) for value in values)})"
 
 
 def _header_lines(path: Path, file: IO[bytes]) -> list[bytes]:

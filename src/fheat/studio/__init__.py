@@ -1,0 +1,5 @@
+"""The local web page and service: a scan goes in, a mask comes out. `fheat studio` starts it; see docs/studio.md.
+
+One process answers requests and moves bytes. Whatever computes runs in a process of its own (`worker`), which can be
+killed at any moment.
+"""
