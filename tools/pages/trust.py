@@ -51,6 +51,7 @@ CAMPAIGNS = {
     "flips-cpu": ("single bits flipped in a run folder: other values accepted", "flips"),
     "command-line-cpu": ("calls with odd streams, names and signals: other exit codes, or a traceback", "calls"),
     "soak-cpu": ("iterations of one training: memory or descriptors that grow", "iterations"),
+    "soak-predict-cpu": ("scans of one `predict`: memory or descriptors that grow", "scans"),
 }
 """Stored campaigns: what was done and what would be a fault, and the result that says how often."""
 
