@@ -164,16 +164,6 @@ def test_dynamics_attention_and_open_points_are_measured(shown, plan):
     assert numbers(shown, "fig7")["", "T1gd, ratio"].ours.mean > 0
 
 
-def test_the_second_backbone(shown):
-    found = numbers(shown, "fig4")
-    assert found["", "survivors"].ours.mean == 8  # after two iterations
-    assert 0.02 < found["", "D of the survivor"].ours.mean < 0.05
-    assert found["la-4/segformer3d", "dice"].published.mean == 88.17
-    assert all(number.state == "done" for number in found.values())
-    assert [picture.file for picture in shown["fig4"].presented.pictures][-1] == "fig4-D.svg"
-    assert found["cost/fheat-segformer3d", "parameters"].ours.mean == 4.952306
-
-
 def test_what_is_done_is_not_done_again(shown, plan):
     written = {path: path.stat().st_mtime_ns for path in plan.runs.glob("*/outcome.json")}
     heard = Heard()
