@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import fheat
-from fheat import Card, Predictor, create_model, save
+from fheat import save
 from fheat.io import read_nifti, write_nifti
 from fheat.io.volume import Volume
-from fheat.studio.describing import label_names
 from fheat.training.runs import read_history
 from tests.studio.conftest import client_of, until
 
@@ -47,21 +46,6 @@ def test_models_are_listed_with_what_their_cards_say(client):
     assert models["la-4"]["channels"] == 1
     assert [one["default"] for one in models.values()].count(True) == 1
     assert "folder" not in models["mini"]
-
-
-@pytest.mark.parametrize(
-    "card",
-    [
-        Card(),
-        Card(classes=("background", "one", "two")),
-        Card(classes=("whole", "core", "inner"), regions=(1, 2, 3)),
-        Card(classes=("whole", "core", "inner"), regions=(2, 1, 4)),
-        Card(regions=(1, 2, 3)),
-    ],
-)
-def test_label_names_are_those_of_the_predictor(card):
-    network = create_model("miniature", patch_size=(16, 16, 16), out_channels=3)
-    assert label_names(card, 3) == Predictor(network, card=card, device="cpu", runtime="torch").labels
 
 
 def test_the_allocation_is_that_of_the_library(client, model):

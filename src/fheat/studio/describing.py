@@ -2,7 +2,6 @@
 
 import math
 import re
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from fheat.gates.cost import cost
 from fheat.gates.table import allocation
-from fheat.models.card import Card
 from fheat.models.folder import load, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_folder, zoo_names
 from fheat.networks.registry import spec_of
@@ -48,22 +46,10 @@ def _model(folder: Path) -> dict[str, Any] | None:
     return {
         "folder": str(found),
         "title": card.title or network.name,
-        "classes": {name: value for value, name in enumerate(label_names(card, network.out_channels), start=1)},
+        "classes": {name: value for value, name in enumerate(card.label_names(network.out_channels), start=1)},
         "channels": network.in_channels,
         "modality": _MODALITY[word[1]] if word else None,
     }
-
-
-def label_names(card: Card, count: int) -> tuple[str, ...]:
-    """Return the names of the label values 1, 2, ..., as `Predictor.labels` has them, without loading weights."""
-    values = card.regions or range(count)
-    names = card.classes or tuple(f"label {value}" for value in values)
-    if not card.regions:
-        return tuple(names[1:])
-    named = {}
-    for value, name, inner in zip_longest(values, names, names[1:]):
-        named[value] = name if inner is None else f"{name} without {inner}"
-    return tuple(named.get(value, f"label {value}") for value in range(1, max(named) + 1))
 
 
 def describe_allocation(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:

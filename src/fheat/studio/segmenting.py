@@ -1,7 +1,6 @@
 """The tasks that run a network: segmenting a scan, and timing a network with and without its retired transforms."""
 
 import time
-from math import log
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -12,11 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fheat.data.appearance import unusual_text
-from fheat.data.orientation import view_as
-from fheat.data.resample import coordinates, interpolate
 from fheat.gates.retire import retire
 from fheat.inference.memory import machine_bytes
-from fheat.inference.postprocessing import Restorer, keep_largest
 from fheat.inference.predictor import Predictor, usable_device
 from fheat.io import read_volume, trusting, write_nifti
 from fheat.io.dicom import Series, read_headers
@@ -48,13 +44,15 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
         device=arguments["device"],
         runtime=arguments["runtime"],
         largest_component=arguments["largest_component"],
+        uncertainty="entropy" if arguments["uncertainty"] else None,
     )
     if arguments["preset"] == "fast":
         predictor.windows = predictor.windows.fast()
     predictor.check_plausible(scan)
     _check_memory(predictor, scan)
-    notes = [unusual_text("the scan", found)] if (found := predictor.unusual(scan)) else []
-    mask, uncertainty = predict(predictor, scan, progress, uncertainty=arguments["uncertainty"])
+    notes = [unusual_text("the scan", unusual)] if (unusual := predictor.unusual(scan)) else []
+    found = predictor.predict(scan, progress=progress, check=False)
+    mask, uncertainty = found.mask, found.uncertainty
     write_nifti(mask, folder / "mask.nii.gz")
     if uncertainty is not None:
         write_nifti(uncertainty, folder / "uncertainty.nii.gz")
@@ -64,7 +62,8 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
     if has_seg:
         try:
             series = Series(scan, read_headers(arguments["series"]))  # its pixels were read when it came
-            write_dicom_seg(mask, series, folder / "mask.dcm", ("background", *predictor.labels))
+            names = ("background", *predictor.labels)
+            write_dicom_seg(mask, series, folder / "mask.dcm", names, codes=predictor.card.codes)
         except BadInput as error:  # there is a mask all the same
             has_seg = False
             notes.append(f"no DICOM SEG: {error.reason}; {error.remedy}")
@@ -79,51 +78,6 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
         "uncertainty": uncertainty is not None,
         "seg": has_seg,
     }
-
-
-def predict(
-    predictor: Predictor, scan: Volume, progress: Progress, *, uncertainty: bool
-) -> tuple[Volume, Volume | None]:
-    """Return the mask and, if wanted, the uncertainty: the entropy of the mean probabilities over its largest value.
-
-        exclusive classes:  -sum_k p_k log p_k / log K
-        nested regions:     max_k -(p_k log p_k + (1 - p_k) log(1 - p_k)) / log 2
-
-    Shapes: (X, Y, Z) of the scan, float32 in [0, 1]: 0 where one class is certain, 1 where all are equally probable.
-    """
-    if not uncertainty:
-        return predictor.segment(scan, progress=progress, check=False), None
-    regions = predictor.card.regions
-    prepared, sliding = predictor.scan(scan), predictor.sliding(progress)
-    axis = sliding.axis(prepared.shape)
-    restorer = Restorer(scan, prepared, axis, regions)
-    parts = []
-
-    def planes(start: int, stop: int) -> Tensor:
-        return prepared.planes(axis, start, stop).to(predictor.device)
-
-    for start, mean in sliding.stream(planes, prepared.shape, prepared.channels):
-        parts.append(entropy(mean, nested=bool(regions)).cpu())
-        restorer.add(start, mean)
-    if predictor.largest_component:
-        keep_largest(restorer.mask.data, regions)
-    values = torch.cat(parts, dim=axis)[None]
-    for along, (target, step, source) in enumerate(
-        zip(prepared.shape, prepared.steps, prepared.source_shape, strict=True)
-    ):
-        values = interpolate(values, along + 1, coordinates(target, 1 / step, source).clip(0, target - 1))
-    found = np.zeros(scan.data.shape[:3], np.float32)
-    view_as(found, scan.affine, prepared.orientation)[...] = values[0].numpy()
-    return restorer.mask, Volume(found, scan.affine)
-
-
-def entropy(mean: Tensor, *, nested: bool) -> Tensor:
-    """Return the entropy of probabilities (K, X, Y, Z) over its largest value, (X, Y, Z); see `predict`."""
-    if nested:
-        terms: Tensor = torch.special.entr(mean) + torch.special.entr(1 - mean)
-        return (terms.amax(dim=0) / log(2)).clamp(0, 1)
-    terms = torch.special.entr(mean)
-    return (terms.sum(dim=0) / log(max(len(mean), 2))).clamp(0, 1)
 
 
 def _check_memory(predictor: Predictor, scan: Volume) -> None:
