@@ -129,6 +129,20 @@ def test_interrupt(monkeypatch, capsys):
     assert main(["models"]) == 130
 
 
+def test_interrupt_while_a_class_is_made(monkeypatch, capsys):
+    """Python wraps what `__set_name__` raises in a `RuntimeError` up to 3.11."""
+
+    def interrupted(arguments):
+        try:
+            raise KeyboardInterrupt(143)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__") from error
+
+    monkeypatch.setattr("fheat.cli.models.run", interrupted)
+    assert main(["models"]) == 143
+    assert "interrupted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -79,6 +79,8 @@ def _attempt(words: list[str]) -> int:
     except MemoryError:
         return _fail(NO_MEMORY, 4)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python wraps what is raised while a class is made
+            raise error.__cause__ from None
         return _fail(NO_MEMORY, 4) if _lacks_memory(error) else _crashed(error, words)
     finally:
         drop_output()

@@ -91,10 +91,10 @@ def set_streams(kinds: tuple[str, str, str], out: Path, error: Path) -> None:
                 setattr(sys, name, open_text(number, encoding))
 
 
-def send_signals(chance: random.Random) -> Callable[[int], None]:
-    """Draw when and how often a call is asked to stop; the function sends it."""
+def send_signals(words: list[str], chance: random.Random) -> Callable[[int], None]:
+    """Draw when and how often a call is asked to stop, a demo always; the function sends it."""
     number = chance.choice([signal.SIGINT, signal.SIGTERM])
-    waits = [chance.expovariate(4) for _ in range(chance.choice([0, 0, 1, 1, 2]))]
+    waits = [chance.expovariate(4) for _ in range(chance.choice([0, 0, 1, 1, 2]) or ("demo" in words))]
 
     def send(pid: int) -> None:
         for wait in waits:
@@ -144,7 +144,8 @@ def main() -> int:
         start(prepared, partial(to_files, base / "out", base / "err")).code()
         for number in range(said.count):
             (base / "work").mkdir(exist_ok=True)
-            words, send = calls(base, chance), send_signals(chance)
+            words = calls(base, chance)
+            send = send_signals(words, chance)
             kinds = chance.choice(STREAMS), chance.choice(STREAMS), chance.choice(STREAMS)
             os.chdir(base / "work")
             child = start(words, partial(set_streams, kinds, base / "out", base / "err"))
