@@ -141,7 +141,7 @@ def test_trusted_files_are_read_here(tmp_path, monkeypatch):
 
 def changed_child(tmp_path, monkeypatch, instead):
     """Put other lines in the place of the call of the parser in the reading process."""
-    text, call = Path(child.__file__).read_text(), 'arrays, affine = read(request["kind"], request["path"], '
+    text, call = Path(child.__file__).read_text(), "arrays, affine = read(request)"
     assert call in text
     source = tmp_path / "child.py"
     source.write_text(text.replace(call, f"{instead}; {call}"))

@@ -137,8 +137,8 @@ def test_names_of_models(folder, finished, tmp_path):
     for nothing in (tmp_path, tmp_path / "run"):
         with pytest.raises(BadInput, match="is no model folder, and no run that has saved a network"):
             start_folder(str(nothing))
-    with pytest.raises(BadInput, match="no such model folder or zoo model; did you mean la-4"):
-        start_folder("la-5")
+    with pytest.raises(BadInput, match="no such model folder or zoo model; did you mean la-full"):
+        start_folder("la-ful")
 
 
 def test_the_zoo_starts_a_network_for_other_data():

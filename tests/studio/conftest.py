@@ -1,9 +1,11 @@
 """What the tests of the service share: a small model, scans, one process that starts tasks, clients and servers."""
 
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,9 +72,9 @@ def launcher(tmp_path_factory):
     """The one process that starts the tasks of all tests; it knows the miniature network as an installed package."""
     site = tmp_path_factory.mktemp("site")
     declare(site)
-    patch = pytest.MonkeyPatch()
-    patch.syspath_prepend(str(Path(__file__).parents[2]))
-    patch.syspath_prepend(str(site))
+    folders = [str(site), str(Path(__file__).parents[2]), *sys.path]
+    patch = pytest.MonkeyPatch()  # of that process only: other tests must not find the package
+    patch.setattr("fheat.studio.launcher.sys", SimpleNamespace(path=folders, executable=sys.executable))
     started = Launcher()
     started.warm_up()
     yield started

@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fheat.export.recipe import KEY, Recipe
 from fheat.inference.predictor import Predictor
@@ -46,11 +47,14 @@ def make_bundle(predictor: Predictor, recipe: Recipe) -> dict[str, bytes]:
     }
 
 
-def load_bundle(files: Mapping[str, bytes]) -> Forward:
-    """Return the network that the configuration of a bundle just made describes, with its weights."""
+def described_network(files: Mapping[str, bytes], weights: Mapping[str, Tensor]) -> Forward:
+    """Return the network that the configuration of a bundle just made describes, with these weights.
+
+    The pickle of a bundle is not opened, not even one of our own.
+    """
     definition = json.loads(files["configs/inference.json"])["network_def"]
     network = create_model(**{name: value for name, value in definition.items() if name != "_target_"})
-    network.load_state_dict(torch.load(BytesIO(files["models/model.pt"]), weights_only=True))
+    network.load_state_dict(weights)
     return network.eval()
 
 

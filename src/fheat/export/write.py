@@ -173,7 +173,7 @@ def _make(predictor: Predictor, to: FormatName, recipe: Recipe) -> tuple[dict[st
     """Return the files by name or by the end of their name, and what runs them as a user would."""
     if to == "bundle":
         made = bundle.make_bundle(predictor, recipe)
-        return made, bundle.load_bundle(made)
+        return made, bundle.described_network(made, predictor.network.state_dict())
     form = compilable(predictor.network)
     with torch.no_grad():  # open gates keep their matrices, which so become constants of the graph
         form(torch.zeros(1, recipe.input.channels, *recipe.input.size))
