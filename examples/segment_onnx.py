@@ -25,11 +25,14 @@ def resample(x, steps, shape):
 
 session = onnxruntime.InferenceSession(sys.argv[1])
 recipe = json.loads(session.get_modelmeta().custom_metadata_map["fheat_recipe"])
+if recipe["regions"] or recipe["largest_component"] or recipe["input"]["channels"] != 1:
+    sys.exit("this example leaves out regions, largest components and several channels: see docs/export.md")
 scan, size, rule = nibabel.load(sys.argv[2]), recipe["window"]["size"], recipe["intensity"]
 here, there = io_orientation(scan.affine), axcodes2ornt(recipe["orientation"] or nibabel.aff2axcodes(scan.affine))
 x = apply_orientation(scan.get_fdata(), ornt_transform(here, there))
 spacing = np.array(scan.header.get_zooms())[ornt_transform(there, here)[:, 0].astype(int)]
-low, high, seen = rule["low"] or 0, rule["high"] or 1, x[x != 0] if rule["nonzero"] else x
+low, high = (rule["low"], rule["high"]) if rule["kind"] == "window" else (0, 1)
+seen = x[x != 0] if rule["nonzero"] else x
 shift, scale = (seen.mean(), seen.std() or 1) if rule["kind"] == "zscore" else (low, high - low)
 x = ((x - shift) / scale).clip(*((0, 1) if rule["kind"] == "window" else (-np.inf, np.inf)))
 steps = np.divide(recipe["spacing"] or spacing, spacing)

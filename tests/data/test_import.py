@@ -12,7 +12,7 @@ from fheat import BadInput
 from fheat.cli import data
 from fheat.cli.main import UsageError, main
 from fheat.data.check import check
-from fheat.data.importing.datalist import MOST_READ, hold_out, label_values
+from fheat.data.importing.datalist import MOST_READ, Values, hold_out, label_values, named_classes
 from fheat.data.importing.names import patient_of, pattern_key
 from fheat.data.importing.pairs import Pair, guess
 from fheat.data.layouts import open_dataset
@@ -611,3 +611,13 @@ def test_two_commands_from_a_folder_to_a_model(tmp_path, layout, capsys):
             "train": {"labelled": 5, "unlabelled": 34},
             "validation": {"labelled": 1, "unlabelled": 0},
         }
+
+
+def test_segments_of_one_name_stay_apart():
+    values = Values({0: 3, 1: 2, 2: 3})
+    assert named_classes(values, {1: "Lesion", 2: "Lesion"}) == {
+        "background": (0,),
+        "Lesion 1": (1,),
+        "Lesion 2": (2,),
+    }
+    assert named_classes(values, {1: "background"})["background"] == (0,)

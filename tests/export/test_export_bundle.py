@@ -201,3 +201,11 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(models, tmp_path):
     with pytest.raises(BadInput, match="is not a MONAI bundle; choose another folder; nothing was touched"):
         export_model(models["open"], "bundle", tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "years"
+
+
+def test_scans_in_the_folder_of_a_bundle_are_not_lost(bundle, models):
+    """MONAI reads them there and writes masks beside them, as the README of a bundle says."""
+    (bundle / "scans").mkdir()
+    with pytest.raises(BadInput, match="holds 'scans', which is not part of an export; move it"):
+        export_model(models["open"], "bundle", bundle, overwrite=True)
+    (bundle / "scans").rmdir()

@@ -123,3 +123,11 @@ def test_maps_beside_a_mask_are_no_predictions(masks):
         (masks / "pred" / name).touch()
     table = evaluate_files(masks / "pred", masks / "ref", workers=1)
     assert table.notes == ("predictions without a reference: b_uncertainty.nii.gz",)
+
+
+def test_masks_far_apart_are_refused_before_a_grid_is_made():
+    far = np.eye(4)
+    far[2, 3] = 100_000
+    masks = [Volume(np.ones((8, 8, 2), np.uint8), affine) for affine in (np.eye(4), far)]
+    with pytest.raises(ValueError, match="too far from the other mask"):
+        on_one_grid(masks[0], masks[1], (True, True))

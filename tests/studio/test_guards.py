@@ -220,3 +220,23 @@ def test_a_silent_client_is_not_waited_for(limits):
     with pytest.raises(Refused) as caught:
         asyncio.run(Bodies(reading, limits)(scope, receive, None))
     assert caught.value.status_code == 408
+
+
+def test_the_address_for_the_browser_opens_the_page_once(settings, launcher):
+    with client_of(settings, launcher) as client:
+        del client.headers["Authorization"]
+        first = client.get(f"/?token={settings.once}", follow_redirects=False)
+        client.cookies.clear()
+        assert (first.status_code, client.get(f"/?token={settings.once}").status_code) == (303, 401)
+
+
+def test_cookies_of_other_programs_do_not_matter(stranger):
+    """Browsers send them to every port."""
+    stranger.get(f"/?token={TOKEN}")
+    ours = "; ".join(f"{name}={value}" for name, value in stranger.cookies.items())
+    stranger.cookies.clear()
+    assert stranger.get("/api/models", headers={"Cookie": f'pref={{"a": 1}}; {ours}'}).status_code == 200
+
+
+def test_a_query_of_many_fields_is_no_error(stranger):
+    assert stranger.get("/?" + "&" * 5000).status_code == 401

@@ -95,6 +95,9 @@ def run(arguments: Sequence[str]) -> None:
     _check_sure(folder, found, options, asking)
     classes = _classes(found, values, given, asking)
     pairs = with_splits(found.pairs, *_counts(found.pairs, held_out, asking), options.seed)
+    if not any(pair.split == "train" and pair.label is not None for pair in pairs):
+        reason = "would have no labelled scan left to train with, because those that are held out are of one patient"
+        raise BadInput(folder, reason, "give --validation 0 --test 0, or put the splits in folders of their own")
     content = datalist(folder.resolve().name, out.parent, pairs, classes, found.channels)
     write_datalist(out, content, overwrite=options.overwrite)
     _report(options, out, found, pairs, classes, values)

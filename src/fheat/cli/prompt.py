@@ -151,6 +151,7 @@ def _boxes(options: Prompt, program: "PromptProgram", scan: "Volume", axis: int)
 
 
 def _reference(options: Prompt, scan: "Volume") -> "Volume":
+    from fheat.data.classes import LARGEST_VALUE
     from fheat.data.read import fractions, integers
     from fheat.io import Volume, read_volume
     from fheat.io.volume import grid_difference
@@ -160,6 +161,9 @@ def _reference(options: Prompt, scan: "Volume") -> "Volume":
     data = integers(mask.data)
     if data is None:
         raise BadInput(options.reference, f"holds {fractions(mask.data)}", "round the labels or export them again")
+    if data.max() > LARGEST_VALUE:
+        reason = f"holds the label {data.max()}, over {LARGEST_VALUE}"
+        raise BadInput(options.reference, reason, "renumber the labels")
     if difference := grid_difference(scan, mask):
         reason = f"field {difference.field} is {difference.second}, that of the scan {difference.first}"
         raise BadInput(options.reference, reason, "resample one onto the other's grid")

@@ -109,7 +109,7 @@ def _inference(recipe: Recipe) -> dict[str, Any]:
     if recipe.gates.open or recipe.gates.retired:
         options["gates"] = list(recipe.gates.open) or "closed"
     window = recipe.window
-    overlap = [1 - (step + 0.5) / size for size, step in zip(window.size, window.stride, strict=True)]
+    overlap = [max(0.0, 1 - (step + 0.5) / size) for size, step in zip(window.size, window.stride, strict=True)]
     probabilities = "softmax(1)" if window.activation == "softmax" else "sigmoid()"
     return {
         "imports": ["$import glob", "$import numpy as np", "$import torch"],

@@ -28,6 +28,9 @@ FormatName = Literal["onnx", "openvino", "pt2", "bundle"]
 HASHES: Final = ".sha256"
 """End of the name of the file that has the hashes of the others, as sha256sum writes and reads it."""
 
+OWN: Final = frozenset({"LICENSE", "configs", "models", "docs"})
+"""Names in the folder of a bundle."""
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -125,6 +128,10 @@ def check_export_target(target: Path, to: FormatName, *, overwrite: bool) -> Non
             raise BadInput(target, "exists already", "choose another folder, or add --overwrite")
         if target.exists() and any(target.iterdir()) and not (target / "configs" / "metadata.json").is_file():
             raise BadInput(target, "is not a MONAI bundle", "choose another folder; nothing was touched")
+        foreign = sorted({path.name for path in target.iterdir()} - OWN) if target.exists() else []
+        if foreign:  # scans and masks, which MONAI reads and writes there
+            reason = f"holds {foreign[0]!r}, which is not part of an export"
+            raise BadInput(target, reason, "move it to another place; nothing was touched")
         return
     suffix = GRAPHS[to].suffixes[0]
     if target.suffix != suffix:

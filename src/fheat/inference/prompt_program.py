@@ -182,7 +182,7 @@ def _load_onnx(path: Path, content: bytes, output: str | None) -> tuple[list[str
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has many kinds of errors and no common one
-        reason = str(error).strip().splitlines()[0][:200]
+        reason = (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
         raise BadInput(path, f"is no ONNX model that can be run ({reason})", "export it again, in one file") from None
     outputs = [one.name for one in session.get_outputs()]
     if output is not None and output not in outputs:

@@ -98,7 +98,11 @@ def parse_volume(path: str | Path, *, files: Sequence[Path] = (), limit: int = S
         return parse_dicom_seg(source, limit=limit)
     if not source.exists():
         raise BadInput(source, "does not exist", "check the path")
-    raise BadInput(source, "is not of a kind that can be read", "give .nii, .nii.gz, .nrrd or a folder of DICOM files")
+    raise BadInput(
+        source,
+        "is not of a kind that can be read",
+        "give .nii, .nii.gz, .nrrd, a DICOM SEG (.dcm) or a folder of DICOM files",
+    )
 
 
 def parse_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) -> Volume:
@@ -106,4 +110,4 @@ def parse_seg(path: str | Path, series: str | Path, *, limit: int = SIZE_LIMIT) 
     from fheat.io.dicom import read_grid
     from fheat.io.dicom_seg import read_dicom_seg
 
-    return read_dicom_seg(path, read_grid(series, limit=limit))
+    return read_dicom_seg(path, read_grid(series, limit=limit), limit=limit)

@@ -113,14 +113,15 @@ class ConfinedReader:
             late.set()
             _kill(process)
 
-        seconds = self._timeout + min(sum(map(_stored_bytes, files or [file])), limit) / SLOWEST
+        sources = [*(files or [file]), *([] if series is None else [Path(series)])]
+        seconds = self._timeout + min(sum(map(_stored_bytes, sources)), limit) / SLOWEST
         timer = threading.Timer(seconds, stop)
         timer.daemon = True
         timer.start()
         complete = False
         try:
             _ask(process, kind, file, files, series, limit, seconds)
-            answer = _answer(kind, file, process, limit)
+            answer = _answer(kind, file, series, process, limit)
             complete = True
         except (EOFError, BrokenPipeError):
             raise BadInput(file, _death(process.wait(), late.is_set(), seconds), COPY_AGAIN) from None
@@ -215,7 +216,7 @@ def _ask(
     process.stdin.flush()
 
 
-def _answer(kind: Kind, path: Path, process: subprocess.Popen[bytes], limit: int) -> _Answer:
+def _answer(kind: Kind, path: Path, series: str | Path | None, process: subprocess.Popen[bytes], limit: int) -> _Answer:
     """Return the arrays or the refusal; raise EOFError if the answer ends early, ValueError or similar if it is bad."""
     assert process.stdout is not None
     line = process.stdout.readline(_LONGEST_LIST if kind == "series" else _LONGEST_LINE)
@@ -225,7 +226,9 @@ def _answer(kind: Kind, path: Path, process: subprocess.Popen[bytes], limit: int
     heard = tuple((str(name), _one_line(text)) for name, text in reply["warnings"])
     if "error" in reply:
         said, reason, remedy = reply["error"]
-        where = Path(said) if path in (Path(said), *Path(said).parents) else path  # the file, or a slice in the folder
+        named = {Path(said), *Path(said).parents}  # the file, or a slice in the folder
+        asked = {path} if series is None else {path, Path(os.path.abspath(series))}
+        where = Path(said) if asked & named else path
         return _Answer(BadInput(where, _one_line(reason), _one_line(remedy)), heard)
     if kind == "series":
         return _Answer(Content({}, None, checked_series(reply["series"])), heard)

@@ -76,7 +76,7 @@ def write_dicom_seg(
     write_file(target, content.getvalue())
 
 
-def read_dicom_seg(path: str | Path, series: Series) -> Volume:
+def read_dicom_seg(path: str | Path, series: Series, *, limit: int = SIZE_LIMIT) -> Volume:
     """Read a SEG on the grid of `series` as uint8: the segment number inside a segment, 0 elsewhere.
 
     Raises `BadInput` for fractional segments, segments that overlap, another frame of reference, and frames off the
@@ -85,7 +85,7 @@ def read_dicom_seg(path: str | Path, series: Series) -> Volume:
     file = Path(path)
     require("highdicom", file)
     with refusing(file):
-        segmentation = _opened(file, SIZE_LIMIT)
+        segmentation = _opened(file, limit)
         frames = segmentation.get("FrameOfReferenceUID"), series.sources[0].FrameOfReferenceUID
         if frames[0] != frames[1]:
             reason = f"field FrameOfReferenceUID is {one_line(frames[0])}, the series has {one_line(frames[1])}"

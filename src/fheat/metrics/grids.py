@@ -4,14 +4,17 @@ A SEG leaves out slices without foreground, and stores columns, rows and slices 
 turned and moved by whole voxels; nothing is resampled.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.volume import APART, Volume
 
 Indices = NDArray[np.int64]
+FARTHEST: Final = 16
+"""Number of times that a grid may be larger along an axis than the two masks that it holds together."""
 
 
 def on_one_grid(first: Volume, second: Volume, partial: tuple[bool, bool]) -> tuple[Volume, Volume]:
@@ -26,6 +29,8 @@ def on_one_grid(first: Volume, second: Volume, partial: tuple[bool, bool]) -> tu
     if all(partial):
         low = np.minimum(*starts)
         shape = np.maximum(starts[0] + shapes[0], starts[1] + shapes[1]) - low
+        if (shape > FARTHEST * (shapes[0] + shapes[1])).any() or np.prod(shape, dtype=float) > SIZE_LIMIT:
+            raise ValueError("it lies too far from the other mask to be of the same scan")
     else:
         low, shape = np.zeros(3, np.int64), np.array(whole.data.shape)
     affine = whole.affine.copy()

@@ -18,7 +18,7 @@ class AMBERAFNO(SegFormer):
 
     Args:
         blocks: number of blocks of channels that AFNO mixes apart from each other, a divisor of 32.
-        threshold: how much AFNO takes off the magnitude of each coefficient.
+        threshold: how much AFNO takes off the real and the imaginary part of each coefficient.
     """
 
     def __init__(

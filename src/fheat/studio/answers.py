@@ -74,6 +74,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     async def full(request: Request, error: OSError) -> JSONResponse:
+        if error.errno == errno.ENOENT:
+            return answer(404, "the scan or the job was deleted meanwhile", "send it again")
         if error.errno not in (*FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise error
         return answer(503, "there is no room for it on this machine", "free space, or try again later")

@@ -44,7 +44,11 @@ def unpack_series(archive: Path, folder: Path, *, files: int, size: int) -> int:
         _check_end(archive, file, files)
         try:
             with zipfile.ZipFile(file) as opened:
-                entries = [entry for entry in opened.infolist() if not _is_ignored(archive, entry)]
+                listed = opened.infolist()  # of which the record at the end may declare fewer
+                if len(listed) > files:
+                    reason = f"lists {len(listed):,} files, over the limit of {files:,}"
+                    raise BadInput(archive, reason, "zip one series")
+                entries = [entry for entry in listed if not _is_ignored(archive, entry)]
                 declared = sum(entry.file_size for entry in entries)
                 if declared > size:
                     raise BadInput(archive, f"declares {declared:,} bytes, over the limit of {size:,}", _ZIP_AGAIN)

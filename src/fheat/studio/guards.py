@@ -10,11 +10,11 @@ import asyncio
 import hmac
 import secrets
 import sys
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,6 +34,8 @@ SAFE: Final = ("GET", "HEAD")
 """Methods that change nothing."""
 HEALTH: Final = "/api/health"
 SLICER: Final = "/s/"
+LONGEST_QUERY: Final = 2000
+"""Number of characters of a query that are looked at."""
 SMALL_BODY: Final = 64 * 2**10
 """Largest number of bytes of a body that is no file."""
 FORM: Final = 2**20
@@ -53,7 +55,7 @@ class Guard:
     """Lets a request pass if its host, its origin and its token are right, and adds the security headers."""
 
     def __init__(self, app: ASGIApp, settings: StudioSettings) -> None:
-        self._app, self._token = app, settings.token
+        self._app, self._token, self._once = app, settings.token, settings.once
         self._hosts, self._origins = settings.hosts, settings.origins
         self._cookie, self._session = f"fheat-{settings.port}", secrets.token_urlsafe(24)
 
@@ -97,9 +99,12 @@ class Guard:
         if path.startswith(SLICER):
             stated = path.removeprefix(SLICER).partition("/")[0]
             return None if self._is_token(stated) else answer(401, *_OPEN)
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20) if path == "/" else {}
+        query = parse_qs(scope["query_string"][:LONGEST_QUERY].decode("latin-1")) if path == "/" else {}
         if "token" in query:
-            if not self._is_token(query["token"][0]):
+            given = query["token"][0]
+            if self._once and _same(given, self._once):
+                self._once = ""
+            elif not self._is_token(given):
                 return HTMLResponse(_PAGE, 401)
             return self._welcome()
         kind, _, stated = headers.get("authorization", "").partition(" ")
@@ -114,14 +119,8 @@ class Guard:
         return response
 
     def _has_cookie(self, headers: Headers) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        for line in headers.getlist("cookie"):
-            try:
-                cookies.load(line)
-            except CookieError:
-                return False
-        found = cookies.get(self._cookie)
-        return found is not None and _same(found.value, self._session)
+        found = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie)
+        return found is not None and _same(found, self._session)
 
     def _is_token(self, stated: str) -> bool:
         return _same(stated, self._token)

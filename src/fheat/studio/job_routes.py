@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -63,7 +64,7 @@ async def delete_job(service: Running, number: Number) -> dict[str, Any]:
 async def watch(service: Running, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
     """Stream the state of jobs as they change, as server-sent events of the type `job`."""
     service.events.check_room()
-    after = int(last_event_id) if last_event_id is not None and last_event_id[:18].isdecimal() else None
+    after = int(last_event_id) if last_event_id and re.fullmatch("[0-9]{1,18}", last_event_id) else None
 
     async def lines() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"

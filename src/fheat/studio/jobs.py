@@ -41,6 +41,8 @@ class Job:
     result: dict[str, Any] | None = None
     began: float | None = None
     ended: float | None = None
+    used: float = 0.0
+    """When somebody last asked for it."""
     task: Task | None = None
     told: float = 0.0
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,6 +71,7 @@ class Jobs:
         """Return a job, or raise `Refused`."""
         if number not in self._jobs:
             raise Refused(404, "there is no such job", "results are deleted after a while: start it again")
+        self._jobs[number].used = time.monotonic()
         return self._jobs[number]
 
     def done(self, number: int) -> Job:
@@ -138,12 +141,16 @@ class Jobs:
         """Return the scans of jobs that have not ended."""
         return {job.scan for job in self._jobs.values() if job.state not in ENDED}
 
+    def scans_with_jobs(self) -> set[str]:
+        """Return the scans of all jobs, done ones included."""
+        return {job.scan for job in self._jobs.values()}
+
     async def expire(self, now: float) -> None:
-        """Delete the jobs that ended more than `Limits.keep` seconds ago."""
+        """Delete the jobs that ended, and that nobody has asked for, more than `Limits.keep` seconds ago."""
         ended = [job for job in self._jobs.values() if job.ended is not None]
         surplus = {job.number for job in ended[: max(0, len(ended) - MOST_ENDED)]}
         for job in ended:
-            if job.number in surplus or (job.ended is not None and now - job.ended > self._limits.keep):
+            if job.number in surplus or now - max(job.ended or 0.0, job.used) > self._limits.keep:
                 await self._forget(job)
 
     async def work(self, device: str | None) -> None:

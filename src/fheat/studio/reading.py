@@ -113,7 +113,7 @@ def _read_clean(source: Path, target: Path, limits: Limits) -> Volume:
         raise BadInput(source, reason, "send a smaller scan")
     volume = Volume(_storable(volume.data), volume.affine)
     write_nifti(volume, target)
-    if math.prod(volume.data.shape[:3]) > VIEWED:
+    if target.name == "scan.nii" and math.prod(volume.data.shape[:3]) > VIEWED:  # labels are not looked at from there
         write_nifti(coarser(volume, VIEWED), target.with_name("view.nii"))
     return Volume(np.broadcast_to(np.zeros((), volume.data.dtype), volume.data.shape), volume.affine)
 

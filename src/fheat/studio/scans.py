@@ -124,7 +124,7 @@ class Scans:
             await asyncio.to_thread(shutil.rmtree, scan.folder, ignore_errors=True)
 
     async def expire(self, now: float, in_use: set[str]) -> None:
-        """Delete the scans that nobody has used for `Limits.keep` seconds, except those of jobs to be done."""
+        """Delete the scans that nobody has used for `Limits.keep` seconds, except those of jobs that are still kept."""
         for scan in list(self._scans.values()):
             if now - scan.used > self._limits.keep and scan.id not in in_use:
                 await self.delete(scan.id)

@@ -1,6 +1,7 @@
 """The tasks that run a network: segmenting a scan, and timing a network with and without its retired transforms."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -67,9 +68,12 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
         except BadInput as error:  # there is a mask all the same
             has_seg = False
             notes.append(f"no DICOM SEG: {error.reason}; {error.remedy}")
+    labels = {name: value for value, name in enumerate(predictor.labels, start=1)}
+    groups: dict[str, Sequence[int]] = {name: (value,) for name, value in labels.items()}
+    groups.update(predictor.classes)  # nested regions, which hold several label values
     return {
-        "volumes_ml": millilitres(mask, predictor.classes),
-        "classes": {name: value for value, name in enumerate(predictor.labels, start=1)},
+        "volumes_ml": millilitres(mask, groups),
+        "classes": labels,
         "regions": predictor.classes,
         "seconds": round(time.perf_counter() - begin, 3),
         "runtime": predictor.runtime,

@@ -73,7 +73,7 @@ def serve(settings: StudioSettings, *, given_token: str | None, browser: bool) -
         print("Ctrl-C ends it, and deletes all scans and results.", flush=True)
         if browser:
             with contextlib.suppress(webbrowser.Error):
-                webbrowser.open(f"{address}/?token={running.token}")
+                webbrowser.open(f"{address}/?token={running.once}")
         server = server_of(running)
         _stay_quick()
         server.run(sockets=[opened])

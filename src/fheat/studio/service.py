@@ -118,7 +118,8 @@ class Service:
     async def expire(self, now: float) -> None:
         """Delete what is older than `Limits.keep` at a time of the monotonic clock."""
         await self.jobs.expire(now)
-        await self.scans.expire(now, self.jobs.scans_in_use())
+        await self.scans.expire(now, self.jobs.scans_with_jobs())
+        await self.dataset.expire(self.settings.limits.keep)
 
     async def _expire(self) -> None:
         while True:

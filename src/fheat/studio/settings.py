@@ -53,6 +53,8 @@ class StudioSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    once: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    """Opens the page once: the address with which a browser is started can be read in the list of processes."""
     names: tuple[str, ...] = ()
     """Further names under which browsers reach the service, such as `studio.example.org` behind a proxy."""
     models: tuple[Path, ...] = ()

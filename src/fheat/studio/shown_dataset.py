@@ -1,6 +1,8 @@
 """The dataset that the service shows: images, labels and predictions case by case, the worst prediction first."""
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -53,7 +55,12 @@ class ShownDataset:
             raise Refused(404, f"the case has no {part}", "GET /api/dataset says which cases have one")
         if not target.exists():
             await self._files.run(case.id, _write, case, part, source, target)
+        await asyncio.to_thread(os.utime, target)
         return target
+
+    async def expire(self, keep: float) -> None:
+        """Delete the copies that nobody has looked at for so many seconds."""
+        await asyncio.to_thread(_remove_old, self._folder, keep)
 
     async def _open(self) -> Dataset:
         if self._root is None:
@@ -108,3 +115,9 @@ def _write(case: Case, part: Part, source: Path, target: Path) -> None:
     if volume is None:
         raise BadInput(source, f"holds no {part}", "look at the dataset with fheat data check")
     write_nifti(coarser(volume, VIEWED), target)
+
+
+def _remove_old(folder: Path, keep: float) -> None:
+    for file in folder.glob("*.nii"):
+        if time.time() - file.stat().st_mtime > keep:
+            file.unlink()

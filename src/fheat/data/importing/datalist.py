@@ -92,14 +92,17 @@ def named_classes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the label values of each class: as given, else by the names of the values, with the background first.
 
-    A value without a name is `label 3`, and the only one beside the background is `foreground`.
+    A value without a name is `label 3`, and the only one beside the background is `foreground`. Values that share a
+    name get their number behind it.
     """
     if given is not None:
         background = {} if any(group == (0,) for group in given.values()) else {"background": (0,)}
         return background | dict(given)
     known = sorted({0} | values.counts.keys() | names.keys())
     plain = {0: "background"} | ({known[1]: "foreground"} if len(known) == 2 else {})
-    return {names.get(value) or plain.get(value, f"label {value}"): (value,) for value in known}
+    called = {value: names.get(value) or plain.get(value, f"label {value}") for value in known}
+    times = Counter(called.values())
+    return {name if value == 0 or times[name] == 1 else f"{name} {value}": (value,) for value, name in called.items()}
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> set[str]:

@@ -1,6 +1,6 @@
 """DICOM folders: which hold a series of images, which files are segmentations, and of which series.
 
-Only the header of one file is read for each folder, in Python; pixels are left alone.
+Headers are read in Python, with a limit of bytes, until the first image of a folder; pixels are left alone.
 """
 
 import os
@@ -64,7 +64,7 @@ def look_into(folder: Path, files: list[str]) -> DicomFolder | None:
         if modality == "SEG":
             segmentations.append(_seg(folder / name, header))
         elif "PixelSpacing" in header or "ImagePositionPatient" in header:
-            series, patient = str(header.get("SeriesInstanceUID")), str(header.get("PatientID"))
+            series, patient = (str(header.get(name) or "") for name in ("SeriesInstanceUID", "PatientID"))
             return DicomFolder(folder, modality, series, patient, len(names) - index, tuple(segmentations))
     return DicomFolder(folder, modality, segmentations=tuple(segmentations))
 

@@ -166,7 +166,7 @@ async function watch(job) {
   try {
     const ended = await follow(job.job, showProgress);
     if (ended.state === "failed") throw new Refusal(ended.error.error, ended.error.remedy);
-    if (ended.state === "done") await showResult(ended);
+    if (ended.state === "done" && ended.scan === state.scan?.scan) await showResult(ended);
     else tab.set("job", null);
   } finally {
     state.busy = false;
