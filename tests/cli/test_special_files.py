@@ -78,8 +78,8 @@ PLACES = {
     "allocation analysis": ("allocation --from analysis.json", "analysis.json"),
     "probe card": ("probe run/final --data d", "run/final/model.json"),
 }
-ALLOWED_FOLDERS = {"evaluate results": 2, "predict slice": 0}
-"""Exit codes where a folder makes sense: it may hold masks, and folders beside slices are ignored."""
+ALLOWED_FOLDERS = {"evaluate results": 2}
+"""Exit codes where a folder makes sense: it may hold masks."""
 
 
 @contextmanager

@@ -152,4 +152,5 @@ def comparable(record):
     """Return a record without what differs from process to process."""
     own = ("mask", "seconds", "memory_bound_bytes", "memory_parts_bytes")
     cases = [{key: value for key, value in case.items() if key not in own} for case in record["cases"]]
-    return record | {"cases": cases, "refused": list(record["refused"])}  # whose reasons name the folder
+    refused = list(record["refused"])  # whose reasons name the folder
+    return record | {"cases": cases, "refused": refused, "date": None, "command": None}

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fheat.cli.main import UsageError
-from fheat.cli.models_cost import print_costs
 from fheat.cli.options import parse
 from fheat.gates.cost import COUNTER, cost, giga
 from fheat.methods.registry import list_methods, method_class
@@ -55,6 +54,8 @@ def run(arguments: Sequence[str]) -> None:
         _print_methods(as_json=options.json)
         return
     if options.cost:
+        from fheat.cli.models_cost import print_costs  # which imports the records of the paper
+
         print_costs(options.size, as_json=options.json)
         return
     if options.size is not None:

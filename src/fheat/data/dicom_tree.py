@@ -89,7 +89,7 @@ def _series(root: Path) -> tuple[list[_Series], list[Path]]:
     parts: dict[str, list[tuple[Path, SeriesFacts]]] = defaultdict(list)
     broken: list[Path] = []
     for folder in _folders(root):
-        if not (holds_dicom(folder) or any(file.suffix.lower() == ".dcm" for file in folder.iterdir())):
+        if not (holds_dicom(folder) or any(_is_named_dcm(file) for file in folder.iterdir())):
             continue
         try:
             for facts in list_series(folder):
@@ -106,6 +106,10 @@ def _series(root: Path) -> tuple[list[_Series], list[Path]]:
         files = tuple(folder / name for folder, facts in held for name in facts.files)
         found.append(_Series(held[0][1], common, folders, files))
     return found, broken
+
+
+def _is_named_dcm(path: Path) -> bool:
+    return path.suffix.lower() == ".dcm" and not path.is_dir()
 
 
 def _folders(root: Path) -> Iterator[Path]:

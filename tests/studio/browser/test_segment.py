@@ -165,7 +165,7 @@ def test_a_reference_gives_scores_and_a_difference(page, studio):
     both = np.sum((mask == 1) & (reference == 1))
     dice = 2 * both / (np.sum(mask == 1) + np.sum(reference == 1))
     assert float(page.locator("#scores tbody td").first.inner_text()) == pytest.approx(dice, abs=6e-4)
-    assert page.is_checked("#show-difference")
+    page.wait_for_function("() => document.querySelector('#show-difference').checked")
     assert not page.is_checked("#show-mask")
 
 
