@@ -71,6 +71,7 @@ def run(arguments: Sequence[str]) -> None:
     import time
 
     from fheat import __version__
+    from fheat.data.classes import millilitres
     from fheat.inference.prompt_program import Adapter, PromptProgram
     from fheat.inference.prompted import segment_prompted
     from fheat.inference.prompts import slicing_axis
@@ -94,7 +95,7 @@ def run(arguments: Sequence[str]) -> None:
         "adapter": program.adapter.model_dump(mode="json"),
         "prompts": prompts | {"boxes": len(boxes), "slices": len({box.slice for box in boxes})},
         "axis": axis,
-        "millilitres": _millilitres(mask),
+        "millilitres": millilitres(mask, {str(label): (label,) for label in sorted({box.label for box in boxes})}),
         "seconds": round(time.perf_counter() - began, 2),
         "fheat": __version__,
     }
@@ -175,16 +176,6 @@ def _coarse(options: Prompt, scan: "Volume") -> "Volume":
 
     assert options.coarse is not None
     return Predictor(options.coarse, device=options.device).segment(scan)
-
-
-def _millilitres(mask: "Volume") -> dict[str, float]:
-    import math
-
-    import numpy as np
-
-    values, counts = np.unique(mask.data[mask.data > 0], return_counts=True)
-    voxel = math.prod(mask.spacing) / 1000
-    return {str(value): round(int(count) * voxel, 3) for value, count in zip(values, counts, strict=True)}
 
 
 def _beside(out: Path) -> Path:

@@ -4,7 +4,7 @@ Channels are exclusive classes (background, class 1, ...) or, where a dataset de
 values, nested regions, outermost first: whole tumour {1, 2, 3}, tumour core {2, 3}, enhancing tumour {3}.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Dataset
+from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
 
@@ -109,3 +110,18 @@ def _regions(dataset: Dataset) -> Classes:
             reason = f"has regions that are not nested: {inner} {list(within)} is not inside {outer} {list(around)}"
             raise BadInput(dataset.root, reason, "set data.regions to no, which trains exclusive classes")
     return Classes(tuple(name for name, _ in ordered), tuple(values for _, values in ordered))
+
+
+def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the number of voxels of each value from 0 to 255."""
+    counts = np.zeros(LARGEST_VALUE + 1, dtype=np.int64)
+    for plane in labels:  # counting converts to 64 bits
+        counts += np.bincount(plane.ravel(order="K"), minlength=LARGEST_VALUE + 1)
+    return counts
+
+
+def millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Return the volume of each class of a mask (X, Y, Z), which is that of all its label values."""
+    voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
+    counts = label_counts(mask.data)
+    return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in classes.items()}

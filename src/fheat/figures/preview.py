@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib import patheffects
 from numpy.typing import NDArray
 
+from fheat.data.classes import label_counts
 from fheat.data.orientation import reorient
 from fheat.figures.plots import plt, png_bytes
 from fheat.io.volume import Volume
@@ -119,14 +120,6 @@ def draw_contours(axes: Any, section: Any, colour: str, *, dashed: bool = False)
     for value in np.unique(section):
         if value and min(section.shape) > 1 and not (section == value).all():
             axes.contour(section == value, [0.5], colors=[colour], linewidths=1.3, linestyles="--" if dashed else "-")
-
-
-def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the number of voxels of each value from 0 to 255."""
-    counts = np.zeros(256, dtype=np.int64)
-    for plane in labels:
-        counts += np.bincount(plane.ravel(order="K"), minlength=256)
-    return counts
 
 
 def middle_plane(labels: NDArray[np.uint8], axis: int) -> int:

@@ -1,16 +1,16 @@
 """Segment every scan of a folder: which masks are kept, which scans are refused, and a record of what was done."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
-import numpy as np
 import torch
 
 from fheat.data.case import Case
+from fheat.data.classes import millilitres
 from fheat.data.dicom_tree import FoundScans
 from fheat.data.inputs import find_scans
 from fheat.data.read import read_image
@@ -236,7 +236,7 @@ def _segment(
         memory_bound_bytes=workload.bound.total,
         memory_parts_bytes=asdict(workload.bound),
         seconds=round(time.perf_counter() - begin, 3),
-        millilitres=_millilitres(mask, predictor.classes),
+        millilitres=millilitres(mask, predictor.classes),
         unusual=unusual,
     )
 
@@ -270,12 +270,3 @@ def _reason(case: Case, error: Exception) -> str:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return f"{case.images[0]}: there is not enough memory for it; use a smaller --batch or another --device"
     return f"{case.images[0]}: {str(error).splitlines()[0]}; give the kind of scan the model was trained on"
-
-
-def _millilitres(mask: Volume, classes: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Return the volume of each class, which is that of all its label values."""
-    from fheat.figures.preview import label_counts  # brings matplotlib
-
-    voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
-    counts = label_counts(mask.data)
-    return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in classes.items()}

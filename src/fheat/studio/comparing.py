@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fheat.data.classes import LARGEST_VALUE, millilitres
 from fheat.data.layouts import open_dataset
 from fheat.data.read import fractions, integers, read_label
 from fheat.io import read_volume, trusting, write_nifti
@@ -15,8 +16,6 @@ from fheat.metrics.evaluate import evaluate_labels
 from fheat.metrics.masks import dice
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress
-
-LARGEST_LABEL = 255
 
 
 def compare(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -74,19 +73,10 @@ def _labels(stored: Volume, what: str) -> Volume:
     data = integers(stored.data)
     if data is None:
         raise BadInput(what, f"{what} holds {fractions(stored.data)}", "give whole numbers")
-    if int(data.min()) < 0 or int(data.max()) > LARGEST_LABEL:
+    if int(data.min()) < 0 or int(data.max()) > LARGEST_VALUE:
         reason = f"{what} holds values from {data.min()} to {data.max()}"
-        raise BadInput(what, reason, f"give label values from 0 to {LARGEST_LABEL}, not a scan")
+        raise BadInput(what, reason, f"give label values from 0 to {LARGEST_VALUE}, not a scan")
     return Volume(data, stored.affine)
-
-
-def millilitres(mask: Volume, regions: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Return the volume of each class, which is that of all its label values."""
-    voxel = abs(float(np.linalg.det(mask.affine[:3, :3]))) / 1000
-    counts = np.zeros(LARGEST_LABEL + 1, np.int64)
-    for plane in np.moveaxis(mask.data, -1, 0):  # counting converts to 64 bits
-        counts += np.bincount(plane.ravel(), minlength=LARGEST_LABEL + 1)
-    return {name: round(int(counts[list(values)].sum()) * voxel, 3) for name, values in regions.items()}
 
 
 def score_dataset(folder: Path, arguments: dict[str, Any], progress: Progress) -> list[dict[str, float] | str | None]:

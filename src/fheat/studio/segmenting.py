@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fheat.data.appearance import unusual_text
+from fheat.data.classes import millilitres
 from fheat.gates.retire import retire
 from fheat.inference.memory import machine_bytes
 from fheat.inference.predictor import Predictor, usable_device
@@ -23,7 +24,6 @@ from fheat.io.volume import Volume
 from fheat.models.folder import load
 from fheat.networks.registry import spec_of
 from fheat.ops.gates import gates_of
-from fheat.studio.comparing import millilitres
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress
 
