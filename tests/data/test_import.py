@@ -459,6 +459,7 @@ def test_what_is_no_image_in_dicom_folders_is_left_out(tmp_path):
     images[0].file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.1.99"
     save(images[:1], tmp_path / "deflated")
     plan = slices(scan(0, (6, 5, 9)), AFFINE, modality="RTSTRUCT")[0]
+    plan.SOPClassUID = "1.2.840.10008.5.1.4.1.1.481.3"
     del plan.PixelSpacing, plan.ImagePositionPatient
     save([plan], tmp_path / "plan")
     (tmp_path / "plan" / "notes.txt").write_text("no DICOM")
@@ -466,7 +467,7 @@ def test_what_is_no_image_in_dicom_folders_is_left_out(tmp_path):
     assert [pair.case for pair in found.pairs] == ["good"]
     assert {one.path.relative_to(tmp_path).as_posix(): one.reason for one in found.left_out} == {
         "deflated/000.dcm": "is deflated",
-        "plan": "holds DICOM of the kind RTSTRUCT, no image",
+        "plan": "is RT Structure Set Storage, not a scan",
     }
 
 

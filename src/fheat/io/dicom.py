@@ -36,8 +36,6 @@ _GAP: Final = 0.01
 """Tolerance of slice distances, as a fraction of the distance and in millimetres; the larger of the two counts."""
 _PREAMBLE: Final = 132
 """Number of bytes before the first element, which end with the DICM mark."""
-LARGEST_HEADER: Final = 2**26
-"""Number of bytes within which the elements before the pixels must lie, where only those are read."""
 _LARGEST_META: Final = 2**20
 """Number of bytes within which the elements that name the transfer syntax must lie."""
 DEFLATED: Final = "1.2.840.10008.1.2.1.99"
@@ -89,21 +87,6 @@ def read_dicom(folder: str | Path, *, files: Sequence[Path] = (), limit: int = S
 def read_headers(folder: str | Path, *, files: Sequence[Path] = (), limit: int = SIZE_LIMIT) -> tuple["Dataset", ...]:
     """Return the headers of the slices as `read_dicom` does, without unpacking pixels, or raise `BadInput`."""
     return tuple(one.header for one in _sorted_slices(Path(folder), files, limit)[0])
-
-
-def read_header(file: str | Path) -> "Dataset":
-    """Return the header of one DICOM file of any kind, without pixels, or raise `BadInput`.
-
-    Nothing is unpacked, and no more than `LARGEST_HEADER` bytes are read.
-    """
-    import pydicom
-
-    path = Path(file)
-    with refusing(path):
-        if str(meta_information(path).get("TransferSyntaxUID")) == DEFLATED:
-            raise BadInput(path, "is deflated", "convert it to Explicit VR Little Endian")
-        with open_regular(path) as stream:
-            return pydicom.dcmread(BytesIO(stream.read(LARGEST_HEADER)), stop_before_pixels=True)
 
 
 def read_grid(folder: str | Path, *, limit: int = SIZE_LIMIT) -> Series:

@@ -16,9 +16,24 @@ if TYPE_CHECKING:
 
 _HEAD: Final = 16 * 2**20
 """Number of bytes of a file within which the fields of a series must lie; a single slice has fewer in all."""
-_FIELDS: Final = ("SOPClassUID", "ImageType", "Modality", "SeriesDescription", "SeriesInstanceUID", "SeriesNumber")
+_FIELDS: Final = (
+    *("SOPClassUID", "ImageType", "Modality", "SeriesDescription", "SeriesInstanceUID", "SeriesNumber", "PatientID"),
+    *("ReferencedSeriesSequence", "SegmentSequence"),
+)
 _LONGEST: Final = 200
 """Largest number of characters of a field."""
+
+
+@dataclass(frozen=True)
+class SegFacts:
+    """One DICOM SEG."""
+
+    file: str
+    """Name of the file."""
+    series: str
+    """SeriesInstanceUID of the series that it was drawn on; empty where it names none or several."""
+    names: tuple[tuple[int, str], ...]
+    """Number and label of each segment."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,11 @@ class SeriesFacts:
     """Names of the files, sorted."""
     damaged: bool = False
     """Whether these are the files of the folder that cannot be read, which might belong to any series."""
+    fault: str = ""
+    """Why the first of the damaged files cannot be read."""
+    patient: str = ""
+    """The field PatientID; empty where an anonymiser has removed it."""
+    segmentations: tuple[SegFacts, ...] = ()
 
     @property
     def not_a_scan(self) -> str | None:
@@ -63,23 +83,30 @@ def parse_series(folder: str | Path, *, limit: int = SIZE_LIMIT) -> tuple[Series
     path = Path(folder)
     require("pydicom", path)
     headers: dict[str, dict[str, Dataset]] = {}
-    damaged = []
+    damaged: dict[str, str] = {}
     for file in dicom_files(path, named=True):
         try:
             with refusing(file):
                 header = _head(file, limit)
                 headers.setdefault(str(header.get("SeriesInstanceUID") or ""), {})[file.name] = header
-        except BadInput:  # the folder is refused with the reason when it is read
-            damaged.append(file.name)
-    lost = SeriesFacts("", "", "", "", None, localiser=False, files=tuple(sorted(damaged)), damaged=True)
+        except BadInput as error:  # the folder is refused when it is read
+            damaged[file.name] = _text(error.reason)
+    first = min(damaged.items(), default=("", ""))[1]
+    lost = SeriesFacts("", "", "", "", None, localiser=False, files=tuple(sorted(damaged)), damaged=True, fault=first)
     return (*(_facts(uid, headers[uid]) for uid in sorted(headers)), *([lost] if damaged else []))
 
 
 def checked_series(answer: Iterable[dict[str, Any]]) -> tuple[SeriesFacts, ...]:
     """Return the series that another process listed, or raise `ValueError` or similar if that makes no sense."""
-    found = tuple(SeriesFacts(**{**one, "files": tuple(one["files"])}) for one in answer)
+    found = tuple(
+        SeriesFacts(
+            **{**one, "files": tuple(one["files"]), "segmentations": _checked_segs(one.get("segmentations", ()))}
+        )
+        for one in answer
+    )
     for one in found:
-        texts = (one.uid, one.kind, one.modality, one.description)
+        texts = [one.uid, one.kind, one.modality, one.description, one.fault, one.patient]
+        texts += [text for seg in one.segmentations for text in (seg.series, *(name for _, name in seg.names))]
         if not all(isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts):
             raise ValueError("a text of the series")
         if not all(isinstance(flag, bool) for flag in (one.localiser, one.damaged)) or not (
@@ -88,7 +115,16 @@ def checked_series(answer: Iterable[dict[str, Any]]) -> tuple[SeriesFacts, ...]:
             raise ValueError("a number of the series")
         if not one.files or not all(isinstance(name, str) and Path(name).name == name for name in one.files):
             raise ValueError("the files of the series")
+        if not all(seg.file in one.files for seg in one.segmentations):
+            raise ValueError("the files of the segmentations")
     return found
+
+
+def _checked_segs(answer: Iterable[dict[str, Any]]) -> tuple[SegFacts, ...]:
+    return tuple(
+        SegFacts(str(one["file"]), one["series"], tuple((int(number), name) for number, name in one["names"]))
+        for one in answer
+    )
 
 
 def _head(file: Path, limit: int) -> "Dataset":
@@ -117,7 +153,16 @@ def _facts(uid: str, headers: dict[str, "Dataset"]) -> SeriesFacts:
             number=None if number is None else int(number),
             localiser=all("LOCALIZER" in [str(part).upper() for part in _values(one)] for one in headers.values()),
             files=tuple(sorted(headers)),
+            patient=_text(first.get("PatientID")),
+            segmentations=tuple(_seg(name, one) for name, one in headers.items() if one.get("Modality") == "SEG"),
         )
+
+
+def _seg(name: str, header: "Dataset") -> SegFacts:
+    referenced = header.get("ReferencedSeriesSequence") or []
+    series = _text(referenced[0].get("SeriesInstanceUID")) if len(referenced) == 1 else ""
+    segments = header.get("SegmentSequence") or []
+    return SegFacts(name, series, tuple((int(one.SegmentNumber), _text(one.get("SegmentLabel"))) for one in segments))
 
 
 def _values(header: "Dataset") -> list[Any]:

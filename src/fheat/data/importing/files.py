@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from fheat.data.importing.dicom_tree import FEWEST_SLICES, DicomFolder, look_into
 from fheat.data.importing.names import Named, named, pattern_key
+from fheat.io import list_series
+from fheat.io.dicom import holds_dicom
+from fheat.io.dicom_series import SeriesFacts
 from fheat.system.errors import BadInput
 
 ENDINGS: Final = (".nii.gz", ".nii", ".nrrd")
 """Endings of scans and labels; h5 files have layouts of their own."""
+FEWEST_SLICES: Final = 8
+"""Number of slices below which a series is taken for a localiser."""
 MOST_FILES: Final = 200_000
 """Largest number of files of a folder that is imported."""
 
@@ -30,7 +34,7 @@ class Files:
 
     images: list[Named] = field(default_factory=list)
     labels: list[Named] = field(default_factory=list)
-    series: dict[Path, DicomFolder] = field(default_factory=dict)
+    series: dict[Path, SeriesFacts] = field(default_factory=dict)
     drawn_on: dict[Path, str] = field(default_factory=dict)
     """SeriesInstanceUID of the series of each DICOM SEG."""
     segments: dict[int, str] = field(default_factory=dict)
@@ -64,29 +68,33 @@ def list_files(folder: Path, images: str | None, labels: str | None) -> Files:
         for name in visible:
             if name.endswith(ENDINGS):
                 add(Path(place) / name)
-        _add_dicom(Path(place), visible, files, add)
+        _add_dicom(Path(place), files, add)
     return files
 
 
-def _add_dicom(place: Path, names: list[str], files: Files, add: Callable[..., None]) -> None:
+def _add_dicom(place: Path, files: Files, add: Callable[..., None]) -> None:
     """Add the series of a folder as a scan, and its segmentations as labels."""
     try:
-        seen = look_into(place, names)
+        found = list_series(place) if holds_dicom(place) else ()
     except BadInput as error:
         files.left_out.append(LeftOut(error.path, error.reason))
         return
-    if seen is None:
-        return
-    for seg in seen.segmentations:
-        add(seg.path, is_label=True)
-        files.drawn_on[seg.path] = seg.series
-        for number, name in seg.names.items():
+    for seg in (seg for one in found for seg in one.segmentations):
+        path = place / seg.file
+        add(path, is_label=True)
+        files.drawn_on[path] = seg.series
+        for number, name in seg.names:
             if files.segments.setdefault(number, name) != name:
-                files.doubts[seg.path] = f"segment {number} is {name}, elsewhere {files.segments[number]}:"
-    if seen.series and seen.slices >= FEWEST_SLICES:
-        files.series[place] = seen
+                files.doubts[path] = f"segment {number} is {name}, elsewhere {files.segments[number]}:"
+    scans = [one for one in found if not one.damaged and one.not_a_scan is None]
+    others = [one for one in found if one not in scans and not one.segmentations]
+    for one in others:
+        where, reason = (place / one.files[0], one.fault) if one.damaged else (place, f"is {one.not_a_scan}")
+        files.left_out.append(LeftOut(where, reason))
+    if len(scans) == 1 and len(scans[0].files) >= FEWEST_SLICES:
+        files.series[place] = scans[0]
         add(place, is_label=False)
-    elif seen.series:
-        files.left_out.append(LeftOut(place, f"is a series of {seen.slices} slices, perhaps a localiser"))
-    elif not seen.segmentations:
-        files.left_out.append(LeftOut(place, f"holds DICOM of the kind {seen.modality}, no image"))
+    elif len(scans) == 1:
+        files.left_out.append(LeftOut(place, f"is a series of {len(scans[0].files)} slices, perhaps a localiser"))
+    elif scans:
+        files.left_out.append(LeftOut(place, f"holds {len(scans)} series of images, and a scan is a folder of one"))

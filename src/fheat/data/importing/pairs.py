@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fheat.data.importing.dicom_tree import DicomFolder
 from fheat.data.importing.files import Files, LeftOut, list_files
 from fheat.data.importing.names import MODALITIES, Named, letters_of, number_of
 from fheat.data.layouts.common import stem
+from fheat.io.dicom_series import SeriesFacts
 from fheat.system.errors import BadInput
 
 
@@ -158,7 +158,7 @@ def _signs(firsts: Sequence[Named], cases: list[list[Named]], files: Files) -> l
 
     alone = Counter(_channel_of(first)[0] for first in firsts)
     labels_there = Counter(label.folders for label in files.labels)
-    series = {path: seen.series for path, seen in files.series.items()}
+    series = {path: seen.uid for path, seen in files.series.items()}
     return [
         ("", lambda _, one: [series.get(one.path)], lambda label: files.drawn_on.get(label.path)),
         (
@@ -220,7 +220,7 @@ def _of_one_kind(pairs: list[Pair], files: Files) -> list[Pair]:
     return kept
 
 
-def _modality(pair: Pair, series: Mapping[Path, DicomFolder]) -> str:
+def _modality(pair: Pair, series: Mapping[Path, SeriesFacts]) -> str:
     seen = series.get(pair.images[0])
     return "files" if seen is None else seen.modality
 
