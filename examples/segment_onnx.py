@@ -1,10 +1,10 @@
-"""Segment a scan of one channel with an exported ONNX file, by numpy, scipy, nibabel and onnxruntime alone.
+"""Segment a scan with an exported ONNX file in twenty lines, by numpy, scipy, nibabel and onnxruntime alone.
 
     fheat export la-4 la-4.onnx --to onnx
     python examples/segment_onnx.py la-4.onnx scan.nii.gz mask.nii.gz
 
-What is done here is what the recipe in the metadata of the file says; docs/export.md explains its fields. Nested
-regions and largest components are left out.
+The scan must have the orientation and the spacing that the network was trained on, as the scans of its dataset have,
+and the model z-scored intensities; segment_onnx_any.py turns and resamples other scans. docs/export.md explains why.
 """
 
 import itertools
@@ -14,37 +14,18 @@ import sys
 import nibabel
 import numpy as np
 import onnxruntime
-from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
-from scipy import ndimage, special
+from scipy import special
 
-
-def resample(x, steps, shape):
-    centred = (np.array(x.shape) - 1 - (np.array(shape) - 1) * steps) / 2  # both grids share their centre
-    return ndimage.affine_transform(x, steps, centred, tuple(shape), order=1, mode="nearest")
-
-
-session = onnxruntime.InferenceSession(sys.argv[1])
+session, scan = onnxruntime.InferenceSession(sys.argv[1]), nibabel.load(sys.argv[2])
 recipe = json.loads(session.get_modelmeta().custom_metadata_map["fheat_recipe"])
-if recipe["regions"] or recipe["largest_component"] or recipe["input"]["channels"] != 1:
-    sys.exit("this example leaves out regions, largest components and several channels: see docs/export.md")
-scan, size, rule = nibabel.load(sys.argv[2]), recipe["window"]["size"], recipe["intensity"]
-here, there = io_orientation(scan.affine), axcodes2ornt(recipe["orientation"] or nibabel.aff2axcodes(scan.affine))
-x = apply_orientation(scan.get_fdata(), ornt_transform(here, there))
-spacing = np.array(scan.header.get_zooms())[ornt_transform(there, here)[:, 0].astype(int)]
-low, high = (rule["low"], rule["high"]) if rule["kind"] == "window" else (0, 1)
-seen = x[x != 0] if rule["nonzero"] else x
-shift, scale = (seen.mean(), seen.std() or 1) if rule["kind"] == "zscore" else (low, high - low)
-x = ((x - shift) / scale).clip(*((0, 1) if rule["kind"] == "window" else (-np.inf, np.inf)))
-steps = np.divide(recipe["spacing"] or spacing, spacing)
-steps = np.where((abs(1 / steps - 1) <= recipe["tolerance"]).all(), 1, steps)
-grid = resample(x, steps, np.maximum(np.rint(x.shape / steps), 1).astype(int)).astype(np.float32)
-short = np.maximum(np.subtract(size, grid.shape), 0)
-padded = np.pad(grid, [(n // 2, n - n // 2) for n in short])
-axes = zip(padded.shape, size, recipe["window"]["stride"], strict=True)
-sums = np.zeros((len(recipe["classes"]), *padded.shape))
+rule, zooms, codes = recipe["intensity"], scan.header.get_zooms(), nibabel.aff2axcodes(scan.affine)
+assert (rule["kind"], rule["nonzero"], *codes) == ("zscore", False, *(recipe["orientation"] or codes))
+assert np.allclose(zooms, recipe["spacing"] or zooms, recipe["tolerance"], 0)
+pads = [(n // 2, n - n // 2) for n in np.maximum(np.subtract(recipe["window"]["size"], scan.shape), 0)]
+image = np.pad(((x := scan.get_fdata()) - x.mean()) / x.std(), pads).astype(np.float32)
+axes = zip(image.shape, *(recipe["window"][name] for name in ("size", "stride")), strict=True)
+sums = np.zeros((len(recipe["classes"]), *image.shape))
 for box in itertools.product(*([slice(i, i + s) for i in (*range(0, n - s, d), n - s)] for n, s, d in axes)):
-    sums[:, *box] += special.softmax(session.run(None, {"image": padded[None, None, *box]})[0][0], axis=0)
-inner = tuple(slice(n // 2, n // 2 + length) for n, length in zip(short, grid.shape, strict=True))
-labels = np.argmax([resample((p / sums.sum(axis=0))[inner], 1 / steps, x.shape) for p in sums], axis=0)
-mask = apply_orientation(labels.astype(np.uint8), ornt_transform(there, here))
-nibabel.Nifti1Image(mask, scan.affine).to_filename(sys.argv[3])
+    sums[:, *box] += special.softmax(session.run(None, {"image": image[None, None, *box]})[0][0], axis=0)
+mask = sums.argmax(axis=0)[tuple(slice(a, a + n) for (a, _), n in zip(pads, scan.shape, strict=True))]
+nibabel.Nifti1Image(mask.astype(np.uint8), scan.affine).to_filename(sys.argv[3])

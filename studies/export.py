@@ -3,9 +3,9 @@
 
 Both folders are datasets in a layout that fheat reads. The first two validation scans of each are taken. Of every
 export the result has the largest difference from PyTorch, the voxels with another class, time and bytes; of the ONNX
-file also what examples/segment_onnx.py makes of a scan, and of the bundle what `python -m monai.bundle run` makes of
-it, each as Dice with the mask of `fheat predict --runtime torch`. A model whose dataset is left out keeps the result
-that is stored.
+file also what the two scripts examples/segment_onnx*.py make of a scan, and of the bundle what `python -m monai.bundle
+run` makes of it, each as Dice with the mask of `fheat predict --runtime torch`. A model whose dataset is left out keeps
+the result that is stored.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from fheat.io import read_volume, write_nifti
 
 NAME = "export-cpu"
 TARGETS = {"onnx": "model.onnx", "openvino": "model.xml", "pt2": "model.pt2", "bundle": "bundle"}
+SCRIPTS = {"short": "segment_onnx.py", "example": "segment_onnx_any.py"}
+"""Scripts of examples/ by their names in the result; the short one takes scans as they are stored only."""
 OTHER_SPACING = (0.9, 0.7, 0.8)
 """Spacing of the second scan to segment, relative to the stored one, so that resampling is part of the comparison."""
 
@@ -96,17 +98,20 @@ def segmented(model: str, folder: Path, scan: Path) -> dict[str, dict[str, float
     write_nifti(resample(volume, (a, b, c)), folder / "scans" / "resampled.nii.gz")
     blocked = "import runpy, sys; sys.modules['fheat'] = sys.modules['torch'] = None; sys.argv = sys.argv[1:]"
     code = f"{blocked}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    for name in ("stored", "resampled"):
-        words = [ROOT / "examples" / "segment_onnx.py", folder / "model.onnx", folder / "scans" / f"{name}.nii.gz"]
-        subprocess.run([sys.executable, "-c", code, *words, folder / f"{name}-example.nii.gz"], check=True)
+    done = [("short", "stored"), ("example", "stored"), ("example", "resampled")]
+    for kind, name in done:
+        words = [ROOT / "examples" / SCRIPTS[kind], folder / "model.onnx", folder / "scans" / f"{name}.nii.gz"]
+        subprocess.run([sys.executable, "-c", code, *words, folder / f"{name}-{kind}.nii.gz"], check=True)
     command = [sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json"]
     command += ["--dataset_dir", str(folder / "scans"), "--output_dir", str(folder / "out")]
     subprocess.run(command, cwd=folder / "bundle", check=True, capture_output=True)
     predictor = Predictor(model, runtime="torch", device="cpu")
-    found: dict[str, dict[str, float]] = {"example": {}, "bundle": {}}
+    found: dict[str, dict[str, float]] = {"short": {}, "example": {}, "bundle": {}}
     for name in ("stored", "resampled"):
         expected = predictor.segment(folder / "scans" / f"{name}.nii.gz", check=False).data
-        for kind, file in (("example", f"{name}-example.nii.gz"), ("bundle", f"out/{name}.nii.gz")):
+        masks = {kind: f"{name}-{kind}.nii.gz" for kind, scan in done if scan == name}
+        masks["bundle"] = f"out/{name}.nii.gz"
+        for kind, file in masks.items():
             labels = np.asarray(nibabel.load(folder / file).dataobj)
             found[kind][name] = min(dice(labels == value, expected == value) for value in np.unique(expected) if value)
     return found

@@ -19,7 +19,7 @@ TASK = Task(PATCH, batch=2, iterations=100)
 SMALLER = NARROW | {"mednext": {"init_filters": 4}}
 TOO_SMALL_GRIDS = ("segformer3d", "fheat_segformer3d", "amber_afno", "unetr_pp")
 """Networks whose last stage has a grid of 2x1x1 here. There oneDNN's gradient of a 3x3x3 convolution in bfloat16 was
-wrong, up to infinite, in 12 of 29 passes that should have been the same; in float32, or without oneDNN, it never was."""
+wrong, up to infinite, in 12 of 29 passes that should have been the same; in float32 or without oneDNN it never was."""
 LARGE_WIDTHS = (8, 12, 24, 36, 48)
 """Widths with which the two networks of `fheat.networks.large_u` are quick to train."""
 

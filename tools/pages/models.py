@@ -111,11 +111,15 @@ def exports() -> str:
 
 def export_masks() -> str:
     """Return the table of Dice between masks without fheat and those of `fheat predict`."""
-    kinds = {"example": "ONNX, examples/segment_onnx.py", "bundle": "MONAI bundle"}
+    kinds = {"short": "ONNX, segment_onnx.py", "example": "ONNX, segment_onnx_any.py", "bundle": "MONAI bundle"}
     found = stored("export-cpu")["dice_with_predict"]
     rows = [
-        [f"`{model}`", title, *(f"{found[model][kind][scan]:.4f}" for scan in ("stored", "resampled"))]
+        [f"`{model}`", title, *(_dice_text(found[model][kind].get(scan)) for scan in ("stored", "resampled"))]
         for model in found
         for kind, title in kinds.items()
     ]
     return table(["model", "segmented with", "scan as stored", "scan resampled"], rows)
+
+
+def _dice_text(value: float | None) -> str:
+    return "refused" if value is None else f"{value:.4f}"
