@@ -13,6 +13,7 @@ from hypothesis import settings
 settings.register_profile("fheat", deadline=None, derandomize=True, max_examples=300)
 settings.load_profile("fheat")
 torch.set_num_threads(1)
+os.environ["FHEAT_CACHE"] = ""  # nothing that an earlier run compiled is used, nor kept
 os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start: workers would wait for each other's threads
 
 if not torch.cuda.is_available():

@@ -177,6 +177,7 @@ OPENED = {
     "studies/inside/record.py: np.load": "bytes in memory",
     "studio/archive.py: open": "creates the files of a series",
     "studio/service.py: open": "creates a label",
+    "inference/compilers.py: read_bytes": "files of this package",
     "studio/worker.py: os.open": "the null device",
     "studio/workplace.py: open": "creates a lock, and takes one of this user",
     "system/claims.py: open": "creates a claim; files of the system",

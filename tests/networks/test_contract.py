@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fheat import allocation, cost, create_model, instrument, list_models, load, retire, save
-from fheat.inference.runtimes import onnx_model
+from fheat.inference.compilers import onnx_model
 from fheat.networks.base import Features
 from fheat.networks.segformer import SegFormer
 from fheat.ops.gates import gates_of

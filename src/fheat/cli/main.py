@@ -34,6 +34,7 @@ VERBS: Final = {
     "prompt": "segment a scan through a program of your own that takes boxes, such as MedSAM",
     "allocation": "show what training decided about each gate of models and runs, and how they work inside",
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
+    "cache": "show or clear the compiled networks that are kept for the next start",
     "simulate": "train gates on plain signals: which close, which survive, and why",
 }
 EXIT_CODES: Final = (

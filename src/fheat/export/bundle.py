@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fheat.export.recipe import KEY, Recipe
+from fheat.inference.compilers import Forward
 from fheat.inference.predictor import Predictor
-from fheat.inference.runtimes import Forward
 from fheat.networks.registry import create_model
 from fheat.system.machine import installed_version
 

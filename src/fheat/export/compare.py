@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.compilers import Forward
 from fheat.inference.predictor import Predictor
-from fheat.inference.runtimes import Forward
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import read_volume

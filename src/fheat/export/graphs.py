@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from fheat.export.recipe import INPUT, KEY, OUTPUT, Recipe
-from fheat.inference.runtimes import Forward, onnx_model, openvino_model
+from fheat.inference.compilers import Forward, onnx_model, openvino_model
 from fheat.system.files import WEIGHTS_LIMIT, read_capped
 
 MOST_STEPS = 64

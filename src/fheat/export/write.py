@@ -15,8 +15,8 @@ from fheat.export.compare import LARGEST_DIFFERENCE, Difference, check_scan, com
 from fheat.export.graphs import GRAPHS
 from fheat.export.recipe import STEP, Recipe, recipe_of
 from fheat.inference.compilable import compilable
+from fheat.inference.compilers import Forward
 from fheat.inference.predictor import Predictor
-from fheat.inference.runtimes import Forward
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import find_folder
 from fheat.ops.gates import gates_of

@@ -171,12 +171,17 @@ class Journal:
 def model_sha256(network: nn.Module, card: Card) -> str:
     """Return the hash of all that a model adds to a mask: weights, layers, preprocessing, classes and regions."""
     facts = card.model_dump(mode="json", include={"preprocessing", "classes", "regions"})
-    digest = hashlib.sha256(f"{network}\n{json.dumps(facts, sort_keys=True)}\n".encode())
+    return weights_digest(network, json.dumps(facts, sort_keys=True)).hexdigest()
+
+
+def weights_digest(network: nn.Module, facts: str = "") -> "hashlib._Hash":
+    """Return a hash of the layers and weights of a network, and of facts about it."""
+    digest = hashlib.sha256(f"{network}\n{facts}\n".encode())
     for name, value in network.state_dict().items():
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest
 
 
 def scan_sha256(images: Sequence[Path], files: Sequence[Path] = ()) -> tuple[str, ...]:

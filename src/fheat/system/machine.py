@@ -44,12 +44,22 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def processor_features() -> str:
+    """Return the name of the processor and its instruction sets, on which compiled code depends."""
+    return f"{_processor()} {_cpu_field('flags') or ''}"
+
+
 def _processor() -> str:
+    return _cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_field(name: str) -> str | None:
+    """Return a field of the first processor; None where the system has no such list."""
     try:
         with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(name))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return None
 
 
 _HOST = "can't allocate memory"

@@ -1,0 +1,49 @@
+"""`fheat cache`: what compilers made and fheat keeps between its starts; show it, or remove it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fheat.cli.options import parse
+from fheat.system.cache import VARIABLE, cache_folder, cached, clear_cache
+from fheat.system.text import counted, printable
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Show the compiled networks that fheat keeps on disk, so that the next start need not compile them; or remove
+    them, which only costs the time to compile them again.
+
+    Each entry is checked against its hash before it is used. The environment variable FHEAT_CACHE names another folder;
+    empty, nothing is kept.
+
+    Example: fheat cache --clear
+    """
+
+    clear: bool = False
+    """Remove all entries."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the verb."""
+    options = parse(CacheOptions, "cache", arguments)
+    folder = cache_folder()
+    entries = clear_cache() if options.clear else cached()
+    total = sum(entry.bytes for entry in entries)
+    if options.json:
+        rows = [{"name": one.file.name, "kind": one.kind, "bytes": one.bytes, "used": one.used} for one in entries]
+        told = {"folder": None if folder is None else str(folder), "bytes": total, "entries": rows}
+        print(json.dumps(told | {"removed": options.clear}, indent=1))
+        return
+    if folder is None:
+        print(f"nothing is kept: the environment variable {VARIABLE} is empty, or there is no home folder")
+        return
+    said = f"{counted(len(entries), 'compiled network')}, {total / 1e6:.1f} MB"
+    print(printable(f"{folder}: {'removed ' if options.clear else ''}{said}"))
+    for entry in [] if options.clear else entries:
+        compiler = entry.kind.split("-")[0]
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+        print(printable(f"  {compiler:9} {entry.bytes / 1e6:7.1f} MB  last used {day}  {entry.file.name}"))

@@ -1,0 +1,222 @@
+"""Networks compiled for a CPU by ONNX Runtime or OpenVINO, and kept on disk for the next process.
+
+Compiling takes two steps: `build` turns the network into bytes, which takes seconds, and `open` turns the bytes into a
+function. Bytes are kept in the cache only after the function was compared with the network, under a key of all that
+they depend on: weights and layers, the shape of the windows, precision and threads, the source code of fheat that
+describes networks, the versions of the libraries, and the processor.
+"""
+
+import hashlib
+import logging
+import platform
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fheat.inference.compilable import compilable
+from fheat.inference.ledger import weights_digest
+from fheat.system.cache import cached, read_cached, write_cached
+from fheat.system.machine import installed_version, processor_features
+
+Forward = Callable[[Tensor], Tensor]
+
+LARGEST_ERROR: Final = {"float32": 1e-3, "bfloat16": 0.1}
+"""Largest accepted difference from torch on noise, relative to the output's largest value, by precision. A runtime that
+miscompiles a network is off by far more."""
+KNOWN_SOURCES: Final = ("fheat", "torch", "monai")
+"""Packages whose layers are described by their versions; the code of other layers may change under the same name."""
+
+
+class Plan(NamedTuple):
+    """What a network is compiled for."""
+
+    shape: tuple[int, ...]
+    """Shape of one window, (C, X, Y, Z)."""
+    precision: str
+    batch: int
+    """Number of windows that come together."""
+    threads: int
+
+
+class Compiler(NamedTuple):
+    """Two functions: the network as bytes for an example and a plan, and bytes as something that runs."""
+
+    build: Callable[[nn.Module, Tensor, Plan], bytes]
+    open: Callable[[bytes, Plan], Forward]
+
+
+@torch.no_grad()
+def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> Forward:
+    """Return a network as a compiler runs it on windows of a shape, (C, X, Y, Z), from the cache where it is there.
+
+    A network that is compiled now is compared with itself on noise; one that differs raises `RuntimeError`.
+    """
+    plan, compiler = Plan(shape, precision, batch, torch.get_num_threads()), COMPILERS[name]
+    kind, key = _kind(name, network), _key(plan)
+    kept = None if kind is None else read_cached(kind, key)
+    if kept is not None:
+        try:
+            return compiler.open(kept, plan)
+        except Exception as reason:  # whatever a library says to bytes that it wrote itself: they are written anew
+            logging.getLogger(__name__).debug("a kept network cannot be opened: %s", reason)
+    noise = torch.Generator().manual_seed(0)
+    example, other = (torch.randn((1, *shape), generator=noise) for _ in range(2))
+    content = compiler.build(compilable(network), example, plan)
+    run = compiler.open(content, plan)
+    expected = network(other)  # not of the example: a trace may have made its output a constant
+    error = float((run(other) - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    if not error <= LARGEST_ERROR[precision]:
+        raise RuntimeError(f"its output is off by {error:.1g} of the largest value")
+    if kind is not None:
+        write_cached(kind, key, content)
+    return run
+
+
+def compiled_before(name: str, network: nn.Module) -> bool:
+    """Return whether the cache has this network, compiled for windows of any shape."""
+    kind = _kind(name, network)
+    return kind is not None and any(entry.kind == kind for entry in cached())
+
+
+def onnx_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
+    """Return the network as the content of an ONNX file for inputs of the example's shape."""
+    content: bytes = onnx_model(network, example).SerializeToString()
+    return content
+
+
+def open_onnx(content: bytes, plan: Plan) -> Forward:
+    """Return an ONNX Runtime session; windows of a batch run one by one."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = plan.threads
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def run(x: Tensor) -> Tensor:
+        return torch.cat([torch.from_numpy(session.run(None, {name: window.numpy()})[0]) for window in x.unsqueeze(1)])
+
+    return run
+
+
+def onnx_model(network: nn.Module, example: Tensor, **options: Any) -> Any:
+    """Return the network as an `onnx.ModelProto` for inputs of the example's shape, or as `torch.onnx.export` is told.
+
+    The options are those of `torch.onnx.export`, such as `dynamic_shapes`.
+    """
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)  # it remarks on packages that the network does not need
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(network, (example,), dynamo=True, verbose=False, **options)
+    finally:
+        logger.setLevel(level)
+    assert program is not None
+    return program.model_proto
+
+
+def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
+    """Return the network traced, converted and compiled by OpenVINO for the example's shape, as it stores it."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(openvino_model(network, example), "CPU", _openvino_options(plan))
+    content: bytes = compiled.export_model().getvalue()
+    return content
+
+
+def open_openvino(content: bytes, plan: Plan) -> Forward:
+    """Return what OpenVINO compiled, `plan.batch` windows at a time.
+
+    Two windows on one thread each are faster than one after the other on two: threads need not wait for each other.
+    """
+    import openvino
+
+    compiled = openvino.Core().import_model(content, "CPU", _openvino_options(plan))
+    requests = [compiled.create_infer_request() for _ in range(min(plan.batch, plan.threads))]
+    shape = tuple(requests[0].get_output_tensor(0).shape)[1:]
+
+    def run(x: Tensor) -> Tensor:
+        x = x.contiguous()
+        output = torch.empty(len(x), *shape)
+        for first in range(0, len(x), len(requests)):
+            part = slice(first, first + len(requests))
+            busy = list(zip(requests, x[part], output[part], strict=False))
+            for request, window, place in busy:
+                request.set_input_tensor(0, openvino.Tensor(window[None].numpy(), shared_memory=True))
+                request.set_output_tensor(0, openvino.Tensor(place[None].numpy(), shared_memory=True))
+                request.start_async()
+            for request, _, _ in busy:
+                request.wait()
+        return output
+
+    return run
+
+
+def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | None = None) -> Any:
+    """Convert a traced network; not by `openvino.convert_model`, which reports its use over the network.
+
+    The model takes inputs of this shape, where -1 is any length; by default of the example's.
+    """
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of what a trace turns into constants: the shape is fixed
+        traced = torch.jit.trace(network, (example,), check_trace=False)  # type: ignore[no-untyped-call]
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(traced)  # needs a name, as the front end does not keep it alive
+        model = frontend.convert(frontend.load(decoder))
+    model.reshape(list(example.shape if shape is None else shape))
+    return model
+
+
+COMPILERS: Final = {
+    "onnx": Compiler(onnx_bytes, open_onnx),
+    "openvino": Compiler(openvino_bytes, open_openvino),
+}
+"""The compilers by the names of their runtimes."""
+
+
+def _openvino_options(plan: Plan) -> dict[str, Any]:
+    return {
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[plan.precision],
+        "INFERENCE_NUM_THREADS": plan.threads,
+        "NUM_STREAMS": min(plan.batch, plan.threads),
+    }
+
+
+def _kind(compiler: str, network: nn.Module) -> str | None:
+    """Return the name that the cache has for this network; None where its code is not known, or where it has hooks."""
+    for module in network.modules():
+        if type(module).__module__.split(".")[0] not in KNOWN_SOURCES:
+            return None
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+    return f"{compiler}-{weights_digest(network).hexdigest()[:16]}"
+
+
+def _key(plan: Plan) -> str:
+    versions = {
+        name: installed_version(name) for name in ("torch", "monai", "numpy", "openvino", "onnx", "onnxruntime")
+    }
+    return hashlib.sha256(
+        repr((plan, versions, _source_sha256(), platform.machine(), processor_features())).encode()
+    ).hexdigest()
+
+
+@cache
+def _source_sha256() -> str:
+    """Return the hash of the code that says what networks compute, which in a source tree changes under one version."""
+    inference = Path(__file__).parent
+    rooms = [sorted((inference.parent / room).glob("*.py")) for room in ("ops", "nn", "networks", "gates")]
+    digest = hashlib.sha256()
+    for file in [inference / "compilable.py", Path(__file__), *(file for room in rooms for file in room)]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

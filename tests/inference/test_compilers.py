@@ -1,0 +1,104 @@
+"""Compiled networks are kept for the next process: same output, no compiling, and never one that does not belong."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from fheat.inference.compilers import COMPILERS, Compiler, compiled_before, compiled_network
+from fheat.inference.runtimes import CompiledRuntime
+from fheat.system.cache import cached
+from tests.inference.test_runtimes import network
+
+pytest.importorskip("openvino")
+SHAPE = (1, 32, 32, 32)
+
+
+@pytest.fixture(autouse=True)
+def _kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FHEAT_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def without_compiler(monkeypatch):
+    """A compiler that opens what is kept and cannot build."""
+
+    def build(*given):
+        raise AssertionError("it was compiled")
+
+    monkeypatch.setitem(COMPILERS, "openvino", Compiler(build, COMPILERS["openvino"].open))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_second_time_nothing_is_compiled(monkeypatch, request):
+    model, x = network(), torch.randn(3, *SHAPE)
+    assert not compiled_before("openvino", model)
+    first = compiled_network("openvino", model, SHAPE, "float32", 2)(x).clone()
+    assert compiled_before("openvino", model)
+    (entry,) = cached()
+    request.getfixturevalue("without_compiler")
+    second = compiled_network("openvino", model, SHAPE, "float32", 2)(x)
+    assert torch.equal(first, second)
+    assert (second - model(x)).abs().max() < 1e-4 * second.abs().max()
+    for other, plan in [
+        (model, ((1, 32, 32, 64), "float32", 2)),
+        (model, (SHAPE, "bfloat16", 2)),
+        (model, (SHAPE, "float32", 1)),
+        (network(seed=1), (SHAPE, "float32", 2)),
+        (network(open_gates=()), (SHAPE, "float32", 2)),
+    ]:
+        with pytest.raises(AssertionError, match="it was compiled"):
+            compiled_network("openvino", other, *plan)
+    with monkeypatch.context() as patch:
+        patch.setattr("fheat.inference.compilers._source_sha256", lambda: "of another version")
+        with pytest.raises(AssertionError, match="it was compiled"):
+            compiled_network("openvino", model, SHAPE, "float32", 2)
+    whole, chance = entry.file.read_bytes(), random.Random(0)
+    for _ in range(40):  # OpenVINO itself opens most of these without a word
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        entry.file.write_bytes(damaged)
+        with pytest.raises(AssertionError, match="it was compiled"):
+            compiled_network("openvino", model, SHAPE, "float32", 2)
+
+
+def test_code_that_is_not_known_is_not_kept(monkeypatch):
+    """The class of a user may compute something else tomorrow; so may a hook."""
+
+    class Own(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    hooked = nn.Conv3d(1, 1, 1)
+    hooked.register_forward_hook(lambda module, given, output: 3 * output)
+    for model in (Own(), nn.Sequential(nn.Conv3d(1, 1, 1), Own()), hooked):
+        run = Compiler(lambda *given: b"kept", lambda content, plan, model=model: model)
+        monkeypatch.setitem(COMPILERS, "openvino", run)
+        compiled_network("openvino", model, SHAPE, "float32", 1)
+    assert cached() == []
+
+
+def test_a_network_on_disk_is_opened_for_fewer_windows(monkeypatch):
+    model = nn.Conv3d(1, 2, 1)
+    monkeypatch.setitem(COMPILERS, "openvino", Compiler(lambda *given: b"kept", lambda content, plan: model))
+    before = CompiledRuntime(model, "openvino", automatic=True)
+    before.expect(10_000_000)
+    assert before.name == "torch"
+    before.expect(60_000_000)
+    before.prepare(SHAPE)
+    after = CompiledRuntime(model, "openvino", automatic=True)
+    after.expect(10_000_000)
+    assert after.name == "openvino"
+    after.expect(1_000_000)
+    assert after.name == "torch"
+
+
+def test_what_differs_from_the_network_is_not_kept(monkeypatch):
+    model = nn.Conv3d(1, 2, 1)
+    run = Compiler(lambda *given: b"kept", lambda content, plan: lambda x: model(x) + 1)
+    monkeypatch.setitem(COMPILERS, "openvino", run)
+    with pytest.raises(RuntimeError, match="off by"):
+        compiled_network("openvino", model, SHAPE, "float32", 1)
+    assert cached() == []
