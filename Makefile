@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom clean
+.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom wheel clean
 
 install: $(READY)
 
@@ -69,6 +69,11 @@ lock: $(READY)
 
 sbom: $(READY)
 	$(BIN)/python tools/sbom.py
+
+# dist/fheat-VERSION-py3-none-any.whl and dist/fheat-VERSION.tar.gz, by the locked hatchling; tests/release uses both.
+wheel: $(READY)
+	$(BIN)/python -m hatchling build -d dist
+	ls -l dist
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
