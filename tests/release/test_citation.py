@@ -20,8 +20,8 @@ TOP = {
 }  # fmt: skip
 """Fields that the format allows at the top."""
 PERSON = {
-    "address", "affiliation", "alias", "city", "country", "email", "family-names", "fax", "given-names", "name-particle",
-    "name-suffix", "orcid", "post-code", "region", "tel", "website",
+    "address", "affiliation", "alias", "city", "country", "email", "family-names", "fax", "given-names",
+    "name-particle", "name-suffix", "orcid", "post-code", "region", "tel", "website",
 }  # fmt: skip
 ENTITY = {
     "address", "alias", "city", "country", "date-end", "date-start", "email", "fax", "location", "name", "orcid",
