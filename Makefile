@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom clean
+.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom wheel lower-bounds clean
 
 install: $(READY)
 
@@ -66,9 +66,20 @@ docs: $(READY)
 
 lock: $(READY)
 	$(BIN)/python tools/lock.py
+	$(BIN)/python tools/lock_image.py
+	$(BIN)/python tools/lowest.py --lock
 
 sbom: $(READY)
 	$(BIN)/python tools/sbom.py
+
+# The lowest versions that pyproject.toml allows, in build/lowest; skipped with a line where no registry can be reached.
+lower-bounds: $(READY)
+	$(BIN)/python tools/lowest.py
+
+# dist/fheat-VERSION-py3-none-any.whl and dist/fheat-VERSION.tar.gz, by the locked hatchling; tests/release uses both.
+wheel: $(READY)
+	$(BIN)/python -m hatchling build -d dist
+	ls -l dist
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

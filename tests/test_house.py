@@ -123,9 +123,11 @@ def test_public_names():
 
 
 def test_version_is_stated_once():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == fheat.__version__
-    assert f"## {fheat.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["project"]["dynamic"] == ["version"]
+    assert settings["tool"]["hatch"]["version"] == {"path": "src/fheat/__init__.py"}
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert re.fullmatch(rf"{re.escape(fheat.__version__)} \(\d{{4}}-\d\d-\d\d\)", headings[0])
 
 
 def test_what_the_tests_run_on_is_pinned():

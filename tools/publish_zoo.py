@@ -1,4 +1,4 @@
-"""Turn the best model of a run into a zoo model: `python tools/publish_zoo.py RUN NAME --data ... --licence ...`.
+"""Turn the best model of a run into a zoo model: `python tools/publish_zoo.py RUN NAME ...`.
 
 Closed gates are retired, weights are stored as float16, and the card states what a stranger must know. It leaves out
 where the scans lay on the machine that trained.
@@ -39,6 +39,8 @@ def publish(
     /,
     data: str,
     licence: str,
+    intended_use: str,
+    limits: str,
     title: str | None = None,
     zoo: Path = ZOO,
     overwrite: bool = False,
@@ -50,6 +52,8 @@ def publish(
         name: what users will type, such as la-4.
         data: which scans, how many of them labelled, and which the validation Dice is of.
         licence: what the model may be used for, and what the data ask for.
+        intended_use: for which scans and which purpose it is meant.
+        limits: where it is known, or must be expected, to be wrong.
         title: one line; by default what the run says.
         zoo: folder of the zoo.
         overwrite: replace a model of that name.
@@ -58,7 +62,14 @@ def publish(
     card = model.card
     assert isinstance(card, Card)
     training = public_settings(card.training)
-    facts = {"data": data, "licence": licence, "title": title or card.title, "training": training}
+    facts = {
+        "data": data,
+        "licence": licence,
+        "intended_use": intended_use,
+        "limits": limits,
+        "title": title or card.title,
+        "training": training,
+    }
     card = Card.model_validate(card.model_dump() | facts)
     missing = missing_facts(card)
     if missing:

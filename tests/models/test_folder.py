@@ -455,12 +455,13 @@ def test_format_1_is_verified_before_it_is_converted(folder):
     assert "field card.preprocessing.orientation" in refusal(folder)
 
 
-def test_the_zoo_model_of_format_1_was_changed_in_nothing_but_its_form_and_its_appearance():
+def test_the_zoo_model_of_format_1_was_changed_in_nothing_but_its_form_and_what_was_added():
     """Written in format 1, without what it now says of its scans, la-4 has the hash that its first file stated."""
     value = load("la-4").card.preprocessing
     assert (value.orientation, value.spacing, value.tolerance) == ("RAS", (0.625, 0.625, 0.625), 0.001)
     content = json.loads((ZOO / "la-4" / "model.json").read_text())
-    del content["card"]["appearance"]
+    for later in ("appearance", "codes", "intended_use", "limits"):
+        content["card"].pop(later, None)
     as_format_1(content, orientation="RAS", spacing=[0.625] * 3, intensity=value.intensity.model_dump())
     content["sha256"]["model.json"] = ""
     assert _sha256(_canonical(content)) == "7404bb4ae47ed38b787b9c355e1d3685690482a7baa32f7394b0ca181285ac6b"

@@ -25,6 +25,7 @@ from tests.training.helpers import SMALL, Run, settings_of
 ROOT = Path(__file__).parents[2]
 PATCH = (32, 32, 32)
 DATA, LICENCE = "8 phantoms, 4 labelled; validation on the last", "Apache-2.0; no clinical use"
+WORDS = {"intended_use": "chambers of phantoms", "limits": "knows no real scan"}
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +144,15 @@ def run(tmp_path_factory):
 
 
 def test_a_run_becomes_a_zoo_model(publish, run, tmp_path):
-    folder = publish.publish(run, "chamber", data=DATA, licence=LICENCE, title="chamber of phantoms", zoo=tmp_path)
+    folder = publish.publish(
+        run, "chamber", data=DATA, licence=LICENCE, **WORDS, title="chamber of phantoms", zoo=tmp_path
+    )
     assert folder == tmp_path / "chamber"
     before, after = load(run / "best"), load(folder)
     card = after.card
     assert missing_facts(card) == []
     assert (card.title, card.data, card.licence) == ("chamber of phantoms", DATA, LICENCE)
+    assert {"intended_use": card.intended_use, "limits": card.limits} == WORDS
     assert card.metrics == before.card.metrics
     assert card.training["schedule"]["seed"] == card.seed == 7
     assert card.training["schedule"]["iterations"] == 60
@@ -163,7 +167,7 @@ def test_a_run_becomes_a_zoo_model(publish, run, tmp_path):
 
 
 def test_publishing_refuses_in_one_line(publish, run, tmp_path):
-    facts = {"data": DATA, "licence": LICENCE, "zoo": tmp_path}
+    facts = {"data": DATA, "licence": LICENCE, "zoo": tmp_path, **WORDS}
     with pytest.raises(BadInput, match="no such model folder"):
         publish.publish(tmp_path, "chamber", **facts)
     with pytest.raises(ValueError, match="is not usable"):
@@ -179,6 +183,7 @@ def test_publishing_refuses_in_one_line(publish, run, tmp_path):
 
 def test_publishing_as_a_program(publish, run, tmp_path, monkeypatch, capsys):
     arguments = [str(run), "chamber", "--data", DATA, "--licence", LICENCE, "--zoo", str(tmp_path)]
+    arguments += ["--intended-use", "chambers of phantoms", "--limits", "knows no real scan"]
     monkeypatch.setattr(sys, "argv", ["publish_zoo.py", *arguments])
     publish.main()
     out = capsys.readouterr().out
@@ -195,7 +200,7 @@ def test_publishing_as_a_program(publish, run, tmp_path, monkeypatch, capsys):
 def test_an_older_model_learns_what_its_scans_looked_like(publish, run, tmp_path, monkeypatch, capsys):
     import add_appearance
 
-    folder = publish.publish(run, "chamber", data=DATA, licence=LICENCE, zoo=tmp_path)
+    folder = publish.publish(run, "chamber", data=DATA, licence=LICENCE, **WORDS, zoo=tmp_path)
     published = load(folder)
     save(
         published,
@@ -221,7 +226,8 @@ def test_an_older_model_learns_what_its_scans_looked_like(publish, run, tmp_path
 
 def test_facts_that_are_missing_are_named():
     assert missing_facts(Card()) == [
-        "title", "classes", "intensity", "spacing", "orientation", "appearance", "window", "data", "licence",
+        "title", "intended_use", "limits", "classes", "intensity", "spacing", "orientation", "appearance", "window",
+        "data", "licence",
         "training.iteration", "training.seed", "metrics.validation_dice",
     ]  # fmt: skip
 
@@ -229,6 +235,19 @@ def test_facts_that_are_missing_are_named():
 @pytest.mark.parametrize("name", zoo_names())
 class TestShipped:
     """Every model that comes with the package."""
+
+    def test_has_a_card_that_can_be_read(self, name, capsys):
+        assert main(["models", "--card", name]) == 0
+        text = capsys.readouterr().out
+        card = read_manifest(ZOO / name).card
+        for stated in (card.title, card.intended_use, card.limits, card.data, card.licence):
+            assert " ".join(stated.split()) in " ".join(text.split())
+        assert f"validation dice {card.metrics['validation_dice']:.4f}" in text
+        assert "not stated" not in text
+        assert "not for diagnosis" in text.lower()
+        assert max(map(len, text.splitlines())) <= 110
+        assert main(["models", "--card", name, "--json"]) == 0
+        assert Card.model_validate_json(capsys.readouterr().out) == card
 
     def test_is_complete_and_small(self, name):
         folder = ZOO / name

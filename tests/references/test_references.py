@@ -25,7 +25,7 @@ def numbers(tree, path=""):
 @pytest.mark.usefixtures("without_report")
 def test_results_are_those_of_the_version_before(tmp_path):
     stored = json.loads(STORED.read_text())
-    before = dict(numbers(stored["values"]))
+    before = {path: value for path, value in numbers(stored["values"]) if "/versions/" not in path}
     now = dict(numbers(json.loads(json.dumps(measure(tmp_path)))))
     missing = before.keys() - now.keys()
     assert not missing

@@ -16,6 +16,18 @@ def zoo() -> str:
     return table(["name", "validation Dice", "data", "licence of use"], rows)
 
 
+def zoo_cards() -> str:
+    """Return for what each model of the package is meant and where it must be expected to be wrong, from its card."""
+    from fheat.models.folder import read_manifest
+    from fheat.models.zoo import zoo_folder, zoo_names
+
+    cards = {name: read_manifest(zoo_folder(name)).card for name in zoo_names()}
+    return "\n\n".join(
+        f"**`{name}`**: {card.title}. *Intended use:* {card.intended_use} *Limits:* {card.limits}"
+        for name, card in cards.items()
+    )
+
+
 def unusual_scans() -> str:
     """Return how many validation scans of each dataset look unlike the training scans of each, by ranges and scans."""
     titles = {"la": "LA", "brats": "BraTS", "hippocampus": "hippocampus"}

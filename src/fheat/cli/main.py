@@ -36,6 +36,7 @@ VERBS: Final = {
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",
     "cache": "show or clear the compiled networks that are kept for the next start",
     "simulate": "train gates on plain signals: which close, which survive, and why",
+    "completion": "print the script with which bash, zsh or fish completes verbs and options",
 }
 EXIT_CODES: Final = (
     "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"

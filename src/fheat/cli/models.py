@@ -29,6 +29,8 @@ class Models:
     Example: fheat models --methods
 
     Example: fheat models --cost
+
+    Example: fheat models --card la-4
     """
 
     patch_size: tuple[int, int, int] = (112, 112, 80)
@@ -41,6 +43,9 @@ class Models:
     """List the training methods instead: what they are, what they need, and how many crops they pass."""
     cost: bool = False
     """Compare our counts with the published ones instead, and say why they differ."""
+    card: str | None = None
+    """Print the card of this trained model instead, a name from the zoo or a model folder: intended use, limits, data,
+    metrics, licence."""
     size: tuple[int, int, int] | None = None
     """With --cost, the number of voxels along each axis; by default both sizes of the paper."""
     json: bool = False
@@ -52,6 +57,11 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(Models, "models", arguments)
     if options.methods:
         _print_methods(as_json=options.json)
+        return
+    if options.card is not None:
+        from fheat.cli.models_card import print_card
+
+        print_card(options.card, as_json=options.json)
         return
     if options.cost:
         from fheat.cli.models_cost import print_costs  # which imports the records of the paper
@@ -116,6 +126,8 @@ def _trained(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "title": card.title,
+        "intended_use": card.intended_use,
+        "limits": card.limits,
         "network": manifest.network.name,
         "classes": card.classes,
         "validation_dice": card.metrics.get("validation_dice"),
@@ -148,6 +160,7 @@ def _print_trained(rows: list[dict[str, Any]]) -> None:
         dice = "" if row["validation_dice"] is None else f", validation Dice {row['validation_dice']:.4f}"
         print(f"{row['name']}: {row['title']}; {row['network']}{dice}")
         print(f"  data: {row['data']}\n  licence: {row['licence']}")
+    print("fheat models --card NAME prints the whole card of one.")
 
 
 def _print_methods(*, as_json: bool) -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +13,15 @@ import tyro
 from fheat.cli.main import UsageError
 
 VerbOptions = TypeVar("VerbOptions")
+_ASKED_FOR_KIND: ContextVar[bool] = ContextVar("asked_for_kind", default=False)
+
+
+class _Kind(Exception):  # noqa: N818 - it is no error
+    """Carries the dataclass of a verb's options out of the verb before it does anything."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__(kind)
+        self.kind = kind
 
 
 def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none: bool = False) -> VerbOptions:
@@ -19,6 +29,8 @@ def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none:
 
     With `none`, options that may be None take the word None.
     """
+    if _ASKED_FOR_KIND.get():
+        raise _Kind(kind)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -28,6 +40,18 @@ def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none:
         if stop.code in (0, None):
             raise
         raise UsageError(_one_line(kind, complaint.getvalue())) from None
+
+
+def kind_of_options(run_verb: Callable[[Sequence[str]], None]) -> type[Any]:
+    """Return the dataclass that a verb hands to `parse` first; the verb goes no further."""
+    token = _ASKED_FOR_KIND.set(True)
+    try:
+        run_verb([])
+    except _Kind as found:
+        return found.kind
+    finally:
+        _ASKED_FOR_KIND.reset(token)
+    raise TypeError(f"{run_verb.__module__} does not parse its options")
 
 
 def given(options: Any, *names: str) -> list[str]:

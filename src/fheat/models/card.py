@@ -37,6 +37,10 @@ class Card(_Strict):
 
     title: str = ""
     """What the model segments, in a few words."""
+    intended_use: str = ""
+    """For which scans and which purpose the model is meant."""
+    limits: str = ""
+    """Where it is known, or must be expected, to be wrong."""
     classes: tuple[str, ...] = ()
     """Name of each output channel; the first is the background unless `regions` are given."""
     regions: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()

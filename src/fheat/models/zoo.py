@@ -59,6 +59,8 @@ def missing_facts(card: Card) -> list[str]:
     """Return the fields that the card of a zoo model must have and this card does not."""
     stated = {
         "title": card.title,
+        "intended_use": card.intended_use,
+        "limits": card.limits,
         "classes": card.classes,
         "intensity": card.preprocessing != Preprocessing(),
         "spacing": card.preprocessing.spacing,
