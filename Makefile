@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow attack special-files demo lint fit bench figures docs lock sbom wheel lower-bounds clean
+.PHONY: install test slow attack special-files demo lint fit bench figures notebooks docs lock sbom wheel lower-bounds clean
 
 install: $(READY)
 
@@ -57,6 +57,9 @@ bench: $(READY)
 
 figures: $(READY)
 	$(BIN)/python tools/figures.py
+
+notebooks: $(READY)
+	$(BIN)/python tools/notebooks.py
 
 docs: $(READY)
 	$(BIN)/python tools/architecture.py
