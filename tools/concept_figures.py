@@ -39,9 +39,10 @@ def multiplier_figure() -> str:
             (drawing.panels[1], [(1.0, alpha, f"alpha = {alpha:g}") for alpha in ORDERS]),
         ):
             for (strength, alpha, label), colour in zip(lines, colours(len(lines)), strict=True):
-                axes.plot(radius, multiplier(strength, alpha, radius), color=colour, label=label)
-            axes.set(xlabel="frequency r", ylim=(0, 1.04), xlim=(0, torch.pi))
-            axes.legend(loc="upper right", bbox_to_anchor=(1, 0.93))
+                values = multiplier(strength, alpha, radius)
+                axes.plot(radius, values, color=colour)
+                axes.text(torch.pi + 0.06, float(values[-1]), label, color=colour, va="center", fontsize=8.5)
+            axes.set(xlabel="frequency r", ylim=(-0.02, 1.04), xlim=(0, torch.pi))
         drawing.panels[0].set(ylabel="multiplier", title="alpha = 0.6")
         drawing.panels[1].set(title="D = 1")
     return standalone(drawing.svg)

@@ -162,8 +162,13 @@ def _field_texts(kind: type) -> dict[str, str]:
         for field, after in zip(node.body, [*node.body[1:], None], strict=True):
             if isinstance(field, ast.AnnAssign) and not (name := ast.unparse(field.target)).startswith("_"):
                 told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                texts[name] = inspect.cleandoc(after.value.value) if told else f"`{ast.unparse(field.annotation)}`"
+                texts[name] = inspect.cleandoc(after.value.value) if told else _type_name(field.annotation)
     return texts
+
+
+def _type_name(annotation: ast.expr) -> str:
+    """Return a type as text; no bar, which would end the cell of a table."""
+    return " or ".join(f"`{one}`" for one in ast.unparse(annotation).split(" | "))
 
 
 def verbs_page() -> str:
