@@ -57,15 +57,22 @@ bench: $(READY)
 
 figures: $(READY)
 	$(BIN)/python tools/figures.py
+	$(BIN)/python tools/concept_figures.py
 
 notebooks: $(READY)
 	$(BIN)/python tools/notebooks.py
 
+PROSE := docs src tools examples README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md
+
+# The site goes into site/; open site/index.html. The theme advertises another program on every build unless told not to.
 docs: $(READY)
 	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/evidence.py
 	$(BIN)/python tools/render.py
 	$(BIN)/python tools/index.py
+	$(BIN)/codespell $(PROSE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: $(READY)
 	$(BIN)/python tools/lock.py
@@ -85,4 +92,4 @@ wheel: $(READY)
 	ls -l dist
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 RUNS holds run folders of `fheat train`, NAME is the run whose log is kept. The result holds, for every run, the
 settings that differ from the defaults, the validation Dice, iterations per second without validation and saving, the
-gates at the end and when each of them closed. The commands of the runs are in docs/training.md.
+gates at the end and when each of them closed. The commands of the runs are in docs/evidence/runs.md.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Measure every claim of the paper that needs no training and no data: `python studies/theory.py`, ten seconds.
 
 The numbers are those of the docstrings in `theory_operator.py`, `theory_gradient.py` and `theory_network.py`, each with
-the claims of docs/evidence.md that it tests.
+the claims of docs/evidence/evidence.md that it tests.
 """
 
 import json

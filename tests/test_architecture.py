@@ -1,4 +1,4 @@
-"""docs/architecture.md: the picture is that of the rules, the hops exist, and the recipes for layout and verb work.
+"""docs/design/architecture.md: the picture is that of the rules, hops exist, the recipes for layout and verb work.
 
 The recipes for a method and a network are followed in tests/test_recipes.py.
 """
@@ -19,7 +19,7 @@ from results import ROOT
 from fheat.io import Volume, write_nifti
 from tests.test_house import ROOMS, SOURCE, imported_rooms
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "design" / "architecture.md").read_text()
 AFFINE = np.diag([0.5, 0.5, 2.0, 1.0])
 
 

@@ -15,8 +15,13 @@ from fheat.studies.simulation import presentation as simulation_table
 from fheat.studies.simulation.record import read_simulation
 from fheat.system.machine import machine
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = {page: re.findall(r"```python\n(.*?)```", page.read_text(), re.S) for page in PAGES}
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "benchmarks" / "results" / "README.md"]
+
+
+def page_name(page):
+    return str(page.relative_to(ROOT))
 
 
 def stored(name):
@@ -24,23 +29,21 @@ def stored(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks], ids=page_name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    assert blocks
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in BLOCKS[page]:
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=page_name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=page_name)
 def test_anchors_are_headings(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
         text = (page.parent / target).read_text() if target else page.read_text()
@@ -185,7 +188,7 @@ def test_simulation_page_has_the_table_that_the_program_prints():
         assert run.sd < 0.02
     runs = record.differentiated.runs
     assert simulation_table.idle_values(runs, "pairing") == simulation_table.idle_values(runs, "D") == [0.0] * 280
-    lines = (ROOT / "docs" / "simulation.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "evidence" / "simulation.md").read_text().splitlines()
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("| ")]
     for name, control in record.controls.items():
         assert simulation_table.control_cells(name, control) in rows, name
@@ -203,7 +206,7 @@ def test_probe_page_shows_the_stored_run():
     words = " ".join(f"--{name} {value}" for name, value in options.items())
     assert result.command == f"fheat probe {result.settings['model']} {words}"
     rows = Probe([Finding(**row) for row in result.results["gates"]])
-    text = (ROOT / "docs" / "probe.md").read_text()
+    text = (ROOT / "docs" / "concepts" / "probe.md").read_text()
     shown = "\n".join(f"    {line}" for line in str(rows).split("\n"))
     assert f"$ {result.command}\n\n{shown}\n" in text
     assert f"{sum(row.agrees for row in rows)} of {len(rows)} sites are as predicted" in text

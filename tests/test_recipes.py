@@ -1,4 +1,4 @@
-"""The recipes "add a method" and "add a network" of docs/architecture.md, followed to the letter.
+"""The recipes docs/how-to/add-a-method.md and add-a-network.md, followed to the letter.
 
 Their code becomes a package of its own, installed beside fheat: it trains, resumes, is listed, saved and predicted
 with, and no file of fheat changes.
@@ -41,7 +41,7 @@ for words in json.loads(sys.argv[1]):
 
 def install(site):
     """Write the code of the page as pip would install it."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = "".join((ROOT / "docs" / "how-to" / f"add-a-{what}.md").read_text() for what in ("method", "network"))
     for name, code in re.findall(r"```python\n# (my_fheat/\w+\.py)\n(.*?)```", page, re.S):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(code)

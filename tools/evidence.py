@@ -1,4 +1,4 @@
-"""Check every verdict about the paper against stored results and write docs/evidence.md: `python tools/evidence.py`.
+"""Check every verdict about the paper against stored results and write its page: `python tools/evidence.py`.
 
 The claims and their checks are in `studies/claims`. A check that is no longer true of a stored result is printed, and
 the exit code is 1: then either the result or the verdict is wrong. `--check` writes nothing and also exits with 1 if
@@ -13,7 +13,7 @@ from pages.claims import VERDICTS, contradictions, read_claims
 from render import rendered
 from results import ROOT
 
-PAGE = ROOT / "docs" / "evidence.md"
+PAGE = ROOT / "docs" / "evidence" / "evidence.md"
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def main() -> None:
     dice = f"{card.metrics['validation_dice']:.4f}"
     print(f"wrote {folder}: {size:,} bytes of weights, validation Dice {dice}")
     print(f"gates open: {gates}")
-    print(f"for the table in docs/zoo.md:\n| `{folder.name}` | {dice} | {card.data} | {card.licence} |")
+    print(f"for the table in docs/evidence/zoo.md:\n| `{folder.name}` | {dice} | {card.data} | {card.licence} |")
 
 
 if __name__ == "__main__":

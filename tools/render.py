@@ -1,4 +1,4 @@
-"""Write the numbers of README.md and docs/*.md from the stored results: `python tools/render.py`, or `make docs`.
+"""Write the numbers of README.md and docs/ from the stored results: `python tools/render.py`, or `make docs`.
 
 A page keeps each number in its place, between two comments that no reader sees:
 
@@ -30,7 +30,7 @@ class MarkError(ValueError):
 
 def pages() -> list[Path]:
     """Return the pages whose numbers are rendered."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def rendered(page: Path) -> str:

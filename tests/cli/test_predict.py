@@ -243,8 +243,15 @@ def test_what_cannot_be_done_is_one_line(model, scans, tmp_path, capsys, change,
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("empty", "holds no scan: the folder is empty; give a folder of scans or a dataset, see docs/data.md"),
-        ("text", "has no known layout (nnU-Net raw, MSD, h5 lists, MONAI datalist, plain folders); see docs/data.md"),
+        (
+            "empty",
+            "holds no scan: the folder is empty; give a folder of scans or a dataset, see docs/reference/data.md",
+        ),
+        (
+            "text",
+            "has no known layout (nnU-Net raw, MSD, h5 lists, MONAI datalist, plain folders); "
+            "see docs/reference/data.md",
+        ),
     ],
 )
 def test_a_folder_without_scans(model, tmp_path, monkeypatch, capsys, place, says):

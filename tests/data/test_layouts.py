@@ -281,7 +281,8 @@ def test_h5_lists_refuse(tmp_path, line, says):
 def test_what_no_layout_knows(tmp_path):
     touch(tmp_path, "notes/readme.txt")
     message = refusal(tmp_path)
-    assert f"has no known layout ({', '.join(layout.NAME for layout in LAYOUTS)}); see docs/data.md" in message
+    known = ", ".join(layout.NAME for layout in LAYOUTS)
+    assert f"has no known layout ({known}); see docs/reference/data.md" in message
     assert "does not exist" in refusal(tmp_path / "nowhere")
     for text in ("[1, 2]", "{", "\udcff", "[" * 100_000, "7"):
         (tmp_path / "dataset.json").write_bytes(text.encode(errors="surrogateescape"))
@@ -291,7 +292,8 @@ def test_what_no_layout_knows(tmp_path):
 
 
 def test_an_empty_folder_is_said_to_be_empty(tmp_path):
-    says = f"{tmp_path}: holds no scan: the folder is empty; give a folder of scans or a dataset, see docs/data.md"
+    remedy = "give a folder of scans or a dataset, see docs/reference/data.md"
+    says = f"{tmp_path}: holds no scan: the folder is empty; {remedy}"
     assert refusal(tmp_path) == says
     (tmp_path / "a" / "b").mkdir(parents=True)
     touch(tmp_path, "a/.DS_Store")

@@ -257,7 +257,7 @@ def test_the_recipe_says_what_the_predictor_does(models):
 
 
 def test_the_page_explains_every_field():
-    page = (ROOT / "docs" / "export.md").read_text()
+    page = (ROOT / "docs" / "reference" / "export-recipe.md").read_text()
     table = page.split("## The recipe")[1].split("\n## ")[0]
     named = set(re.findall(r"^\| `([\w.]+)`", table, re.M))
 

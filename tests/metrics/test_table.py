@@ -19,7 +19,7 @@ from fheat.metrics.statistics import moments
 from fheat.metrics.table import KINDS, ScoreRow, Table
 from fheat.system.errors import BadInput
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def scores(dice=0.5, kind="both", unit="mm", distance=1.0):

@@ -262,7 +262,7 @@ class TestShipped:
         assert "/" not in json.dumps(manifest.card.training)
 
     def test_is_on_its_page(self, name):
-        text = (ROOT / "docs" / "zoo.md").read_text()
+        text = (ROOT / "docs" / "evidence" / "zoo.md").read_text()
         assert f"| `{name}` | {load(ZOO / name).card.metrics['validation_dice']:.4f} |" in text
 
     def test_is_retired_and_finite(self, name):

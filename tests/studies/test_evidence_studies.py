@@ -1,4 +1,4 @@
-"""The studies behind docs/evidence.md: stored numbers are those that the scripts compute."""
+"""The studies behind docs/evidence/evidence.md: stored numbers are those that the scripts compute."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Residual spectrum and attention inside trained networks (docs/analyses.md, study.md)."""
+"""Residual spectrum and attention inside trained networks (docs/evidence/analyses.md, study.md)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What became of every claim of the paper, blind tests, and choices where the paper is silent (docs/evidence.md)."""
+"""What became of every claim, the blind tests, and choices where the paper is silent (docs/evidence/evidence.md)."""
 
 from collections import Counter
 from typing import Any
@@ -50,6 +50,16 @@ def verdict_counts() -> str:
     return table(["verdict", "claims", "meaning", "of these not measured"], rows)
 
 
+def failed_claims() -> str:
+    """Return the table of the claims that do not hold here."""
+    rows = [
+        [claim.id, f"{claim.claim} ({claim.section})", claim.published or "-", filled(claim.measured) or "-"]
+        for claim in read_claims()
+        if claim.verdict == "does not hold here"
+    ]
+    return table(["", "claim", "published", "here"], rows)
+
+
 def claims_of(name: str) -> str:
     """Return a part of the paper: its heading, the table of its claims, and the reason of every verdict."""
     part = read_parts()[name]
@@ -71,7 +81,7 @@ def claims_of(name: str) -> str:
 def _reason(claim: Claim) -> str:
     remark = f" *On the paper:* {filled(claim.remark)}" if claim.remark else ""
     command = f" Test: `{claim.command}`." if claim.command else ""
-    results = [f"[{name}](../benchmarks/results/{name}.json)" for name in claim.results()]
+    results = [f"[{name}](../../benchmarks/results/{name}.json)" for name in claim.results()]
     files = f" Stored: {', '.join(results)}." if results else ""
     return f"- **{claim.id}** {filled(claim.reason)}{remark}{command}{files}"
 

@@ -1,4 +1,4 @@
-"""Texts of docs/training.md about the training methods: what each reached with the same network and budget."""
+"""Texts of docs/evidence/runs.md about the training methods: what each reached with the same network and budget."""
 
 import statistics
 from typing import Any
@@ -29,6 +29,11 @@ def methods_table(result: str) -> str:
             ]
         )
     return table(["method", "Dice %, mean ± SD of the seeds", "change", "95HD, mm", "p"], rows)
+
+
+def method_dice(name: str, result: str = "methods-hippocampus-cuda") -> str:
+    """Return the Dice of one method in per cent, the mean of its seeds."""
+    return f"{100 * _mean(stored(result)[name], 'dice'):.2f}"
 
 
 def methods_seeds(result: str) -> str:

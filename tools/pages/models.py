@@ -1,4 +1,4 @@
-"""The trained model of the package (docs/zoo.md, probe.md, analyses.md) and the examples (docs/instrument.md)."""
+"""The trained model of the package (zoo.md, probe.md, analyses.md) and the examples (docs/how-to/add-a-gate.md)."""
 
 from pages.common import stored, stored_head, table
 

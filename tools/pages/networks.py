@@ -1,4 +1,4 @@
-"""Sizes and times of the networks (docs/networks.md)."""
+"""Sizes and times of the networks (docs/evidence/networks.md)."""
 
 from pages.common import giga, stored, table
 

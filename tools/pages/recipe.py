@@ -1,4 +1,4 @@
-"""Texts of docs/recipe.md: what one changed setting does to Dice and 95HD, dataset by dataset."""
+"""Texts of docs/evidence/recipe.md: what one changed setting does to Dice and 95HD, dataset by dataset."""
 
 import statistics
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `fheat reproduce` reached here (docs/reproduce.md, docs/evidence.md): scores and gates, beside the published."""
+"""What `fheat reproduce` reached (docs/evidence: reproduce.md, evidence.md): scores and gates, beside the published."""
 
 import statistics
 from typing import Any

@@ -1,4 +1,4 @@
-"""The simulation of gates on plain signals (docs/simulation.md)."""
+"""The simulation of gates on plain signals (docs/evidence/simulation.md)."""
 
 from typing import Any
 

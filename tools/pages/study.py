@@ -1,4 +1,4 @@
-"""The study of the gates on LA, from the stored runs in studies/runs (docs/study.md)."""
+"""The study of the gates on LA, from the stored runs in studies/runs (docs/evidence/study.md)."""
 
 import json
 from dataclasses import dataclass, field

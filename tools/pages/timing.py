@@ -1,4 +1,4 @@
-"""Timings: `fheat bench`, the transforms, inference on CPU and GPU (docs/benchmarks.md, operator.md, inference.md)."""
+"""Timings: `fheat bench`, the transforms, inference on CPU and GPU (benchmarks.md, operator.md, prediction.md)."""
 
 from math import prod
 

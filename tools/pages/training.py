@@ -1,4 +1,4 @@
-"""Training runs on LA (docs/training.md)."""
+"""Training runs on LA (docs/evidence/runs.md)."""
 
 import statistics
 

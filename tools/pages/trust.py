@@ -1,4 +1,4 @@
-"""What was attacked and what came of it (docs/trust.md)."""
+"""What was attacked and what came of it (docs/evidence/trust.md)."""
 
 from pages.common import stored, stored_head, table
 

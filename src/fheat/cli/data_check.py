@@ -30,7 +30,7 @@ class Check:
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Dataset folder in a known layout (docs/data.md lists them), or a MONAI datalist."""
+    """Dataset folder in a known layout (docs/reference/data.md lists them), or a MONAI datalist."""
     workers: int = WORKERS
     """Number of cases that are read at the same time."""
     trust: bool = False

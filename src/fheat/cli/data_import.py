@@ -48,7 +48,7 @@ class Import:
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Folder with the scans, in any order; docs/data.md lists the names that are understood."""
+    """Folder with the scans, in any order; docs/how-to/own-data.md lists the names that are understood."""
     out: Path | None = None
     """Datalist to write, FOLDER/datalist.json unless given. Paths are relative if all files lie below its folder."""
     images: str | None = None
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> None:
     known = None if options.images or options.labels else stated(folder)
     found = guess(folder, images=options.images, labels=options.labels) if known is None else known
     if not any(pair.label for pair in found.pairs):
-        remedy = "give --labels PATTERN, see docs/data.md"
+        remedy = "give --labels PATTERN, see docs/how-to/own-data.md"
         raise BadInput(folder, f"holds {counted(len(found.pairs), 'scan')} and no label that fits one", remedy)
     with progress_bar("reading labels") as show:
         values = label_values(found.pairs, show)

@@ -24,7 +24,8 @@ VERB = "data prepare"
 class Prepare:
     """Prepare a dataset of the paper in the nnU-Net raw layout, with its official split if there is one.
 
-    Names: la, pancreas-a, pancreas-b, brats2019, msd-task01, abdomenct1k, hnc; docs/datasets.md says what each does.
+    Names: la, pancreas-a, pancreas-b, brats2019, msd-task01, abdomenct1k, hnc; docs/evidence/datasets.md says what each
+    does.
     Cases that cannot be used are listed and left out; the exit code is then 3.
 
     Example: fheat data prepare la download/2018LA prepared/la --benchmark-crop --workers 4

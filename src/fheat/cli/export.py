@@ -22,7 +22,7 @@ from fheat.system.text import counted, printable
 class Export:
     """Write a model as a file that other programs run: ONNX, OpenVINO, torch's pt2, or a MONAI bundle. Gates that
     training closed are not part of it. How a scan becomes its input, and its output a mask, is inside the file as JSON;
-    docs/export.md explains it.
+    docs/how-to/export.md explains it.
 
     Before anything is written, the file is compared with the network on windows of noise and of the scans given. Where
     a logit differs by more than 0.0001 of the largest one, nothing is written and the exit code is 3.

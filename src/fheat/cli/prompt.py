@@ -38,8 +38,8 @@ class Prompt:
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """Mask to write, .nii or .nii.gz."""
     adapter: Path | None = None
-    """JSON file that names inputs and output of the program and says what it expects; docs/prompt.md has examples. By
-    default the program takes `image`, 1 x 3 x 1024 x 1024, and `box`, 1 x 4."""
+    """JSON file that names inputs and output of the program and says what it expects; docs/how-to/prompt.md has
+    examples. By default the program takes `image`, 1 x 3 x 1024 x 1024, and `box`, 1 x 4."""
     boxes: Path | None = None
     """JSON file with boxes: a list of {"label": 1, "slice": 12, "box": [a0, b0, a1, b1]}."""
     reference: Path | None = None

@@ -187,7 +187,7 @@ def _network_options(network: str) -> dict[str, Any]:
     """Return the options of a network with the types and defaults of its builder."""
     if network not in list_models():
         return {}
-    text, types = f"Option of {network}; see docs/networks.md.", option_types(network)
+    text, types = f"Option of {network}; see docs/evidence/networks.md.", option_types(network)
     options = {}
     for name, default in model_options(network).items():
         if _printable(default):

@@ -37,7 +37,7 @@ class Sweep:
     """
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """TOML file that plans the runs; see docs/cluster.md."""
+    """TOML file that plans the runs; see docs/how-to/cluster.md."""
     out: Path = Path("runs")
     """Folder for all runs."""
     parallel: int | None = None

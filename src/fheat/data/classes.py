@@ -76,7 +76,8 @@ def classes_of(dataset: Dataset, *, regions: bool = False) -> Classes:
         return _regions(dataset)
     names = class_names(dataset.labels)
     if len(names) < 2:
-        raise BadInput(dataset.root, "names no class beside the background", "name its classes, see docs/data.md")
+        remedy = "name its classes, see docs/reference/data.md"
+        raise BadInput(dataset.root, "names no class beside the background", remedy)
     return Classes(names)
 
 
@@ -104,7 +105,8 @@ def _regions(dataset: Dataset) -> Classes:
     declared = {name: tuple(sorted(values)) for name, values in dataset.labels.items() if tuple(values) != (0,)}
     ordered = sorted(declared.items(), key=lambda item: -len(item[1]))
     if not ordered:
-        raise BadInput(dataset.root, "names no regions", "name them with their label values, see docs/data.md")
+        remedy = "name them with their label values, see docs/reference/data.md"
+        raise BadInput(dataset.root, "names no regions", remedy)
     for (outer, around), (inner, within) in pairwise(ordered):
         if not set(within) < set(around):
             reason = f"has regions that are not nested: {inner} {list(within)} is not inside {outer} {list(around)}"

@@ -87,7 +87,8 @@ def scored_cases(folder: Path) -> tuple[Split, tuple[Case, ...]]:
         cases = tuple(case for case in dataset.split(split) if case.label is not None)
         if cases and len(cases) == len(dataset.split(split)):
             return split, cases
-    raise BadInput(folder, "has neither labelled test scans nor validation scans to score on", "see docs/data.md")
+    reason = "has neither labelled test scans nor validation scans to score on"
+    raise BadInput(folder, reason, "see docs/reference/data.md")
 
 
 def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:

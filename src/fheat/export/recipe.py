@@ -1,6 +1,6 @@
 """The recipe inside an exported file: all that turns a stored scan into windows, and logits into a mask.
 
-`docs/export.md` explains every field for people who write their own program from it.
+`docs/reference/export-recipe.md` explains every field for people who write their own program from it.
 """
 
 from typing import Literal
@@ -60,7 +60,7 @@ class GateSites(_Strict):
 
 
 class Recipe(_Strict):
-    """The content of the metadata; `docs/export.md` has the meaning of each field."""
+    """The content of the metadata; `docs/reference/export-recipe.md` has the meaning of each field."""
 
     format: Literal[1] = 1
     title: str

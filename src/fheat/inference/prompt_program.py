@@ -145,7 +145,7 @@ class PromptProgram:
         given = [self.adapter.image, *([self.adapter.box] if self.adapter.box else []), *self.adapter.extra]
         if sorted(given) != sorted(names):
             reason = f"takes the inputs {', '.join(names)}, and the adapter gives {', '.join(given)}"
-            raise BadInput(path, reason, "write an adapter that names them, see docs/prompt.md")
+            raise BadInput(path, reason, "write an adapter that names them, see docs/how-to/prompt.md")
 
     def logits(self, image: NDArray[np.float32], box: NDArray[np.float32] | None) -> NDArray[Any]:
         """Return the logits of one mask, (h, w), for an image (1, channels, rows, columns) and x0, y0, x1, y1."""

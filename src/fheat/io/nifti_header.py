@@ -1,7 +1,7 @@
 """What the header of a NIfTI file says, refused where its fields contradict each other.
 
-The rules are listed in docs/data.md. nibabel knows the fields; its own checks repair some and print others, so that all
-of them are made here.
+The rules are listed in docs/reference/data.md. nibabel knows the fields; its own checks repair some and print others,
+so that all of them are made here.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Reading and writing NRRD with attached data, raw or gzip: the format of the original left-atrium release and of 3D
 Slicer.
 
-The package `nrrd` parses the header, whose fields must agree with each other (the rules are in docs/data.md); voxels
-are unpacked here, up to their declared size and to the gzip checksum. Writing needs no package.
+The package `nrrd` parses the header, whose fields must agree with each other (the rules are in
+docs/reference/data.md); voxels are unpacked here, up to their declared size and to the gzip checksum. Writing needs no
+package.
 """
 
 import re

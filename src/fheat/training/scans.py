@@ -181,7 +181,7 @@ def _roles(dataset: Dataset, labelled: int | None, unlabelled: bool) -> list[tup
 def _check_declared(dataset: Dataset, training: Sequence[Case], validation: Sequence[Case]) -> None:
     for case in training:
         if case.label is None and not case.unlabelled:
-            remedy = "add its label or declare it unlabelled, see docs/data.md"
+            remedy = "add its label or declare it unlabelled, see docs/reference/data.md"
             raise BadInput(case.images[0], "has no label and is not declared unlabelled", remedy)
     for case in validation:
         if case.label is None:

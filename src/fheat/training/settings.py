@@ -212,7 +212,7 @@ class ResearchSettings(Section):
 class TrainSettings(Section):
     """Settings of a run; a run folder holds them all in `config.toml`.
 
-    The defaults are the recipe that docs/recipe.md compares with others. They differ from the paper where
+    The defaults are the recipe that docs/evidence/recipe.md compares with others. They differ from the paper where
     `fheat.training.settings_sources.PRESETS` says so.
     """
 

@@ -131,7 +131,7 @@ def load_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not TOML ({error})", "mend that line") from None
     except RecursionError:
-        raise BadInput(path, "is nested too deeply", "give a table of settings, see docs/training.md") from None
+        raise BadInput(path, "is nested too deeply", "give a table of settings, see docs/how-to/train.md") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None, check
     if checkpoint is not None:
         count = checkpoint.facts.get("processes", 1)
         if count != group.size:
-            remedy = f"go on with {count}, see docs/training.md"
+            remedy = f"go on with {count}, see docs/how-to/train.md"
             raise BadInput(folder.path, f"is the run of {count} processes, not {group.size}", remedy)
         trainer.step.restore(checkpoint.tensors)
         trainer.done = checkpoint.iteration

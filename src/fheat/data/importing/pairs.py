@@ -58,7 +58,7 @@ def guess(folder: Path, *, images: str | None = None, labels: str | None = None)
     files = list_files(folder, images, labels)
     if not files.images:
         raise BadInput(
-            folder, "holds no scan that could be told by its name", "give --images PATTERN, see docs/data.md"
+            folder, "holds no scan that could be told by its name", "give --images PATTERN, see docs/how-to/own-data.md"
         )
     cases = _cases(files)
     pairs = [_pair(folder, case, files) for case in cases]

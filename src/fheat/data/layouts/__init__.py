@@ -60,8 +60,7 @@ def open_dataset(folder: str | Path) -> Dataset:
         if layout.recognises(path):
             return layout.read(path)
     if path.is_dir() and not any(child.is_file() or child.is_symlink() for child in path.rglob("[!.]*")):
-        raise BadInput(
-            path, "holds no scan: the folder is empty", "give a folder of scans or a dataset, see docs/data.md"
-        )
+        remedy = "give a folder of scans or a dataset, see docs/reference/data.md"
+        raise BadInput(path, "holds no scan: the folder is empty", remedy)
     known = ", ".join(layout.NAME for layout in LAYOUTS)
-    raise BadInput(path, f"has no known layout ({known})", "see docs/data.md for what each looks like")
+    raise BadInput(path, f"has no known layout ({known})", "see docs/reference/data.md for what each looks like")

@@ -75,7 +75,8 @@ def describe(kind: type[Described], path: Path, content: Any) -> Described:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "(top)"
         got = "" if first["type"] == "missing" else f", got {str(first['input'])[:80]!r}"
-        raise BadInput(path, f"field {field}: {first['msg']}{got}", "correct the field, see docs/data.md") from None
+        remedy = "correct the field, see docs/reference/data.md"
+        raise BadInput(path, f"field {field}: {first['msg']}{got}", remedy) from None
 
 
 def inside(root: Path, text: str, *, source: Path, field: str, absolute: bool = False) -> Path:
