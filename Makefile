@@ -33,7 +33,7 @@ N ?= 20000
 SEED ?= 0
 RESULTS := benchmarks/results
 
-# make attack N=200000 STORE=1: hostile files; STORE=1 keeps the counts for docs/trust.md.
+# make attack N=200000 STORE=1: hostile files; STORE=1 keeps the counts for docs/evidence/trust.md.
 attack: $(READY)
 	$(BIN)/python -m tests.attack $(N) --seed $(SEED) $(if $(STORE),--store $(RESULTS)/attack-cpu.json)
 
