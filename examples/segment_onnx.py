@@ -4,7 +4,7 @@
     python examples/segment_onnx.py la-4.onnx scan.nii.gz mask.nii.gz
 
 The scan must have the orientation and the spacing that the network was trained on, as the scans of its dataset have,
-and the model z-scored intensities; segment_onnx_any.py turns and resamples other scans. docs/how-to/export.md explains why.
+and the model z-scored intensities; segment_onnx_any.py turns and resamples other scans. See docs/how-to/export.md.
 """
 
 import itertools

@@ -3,8 +3,8 @@
     fheat export la-4 la-4.onnx --to onnx
     python examples/segment_onnx_any.py la-4.onnx scan.nii.gz mask.nii.gz
 
-What is done here is what the recipe in the metadata of the file says; docs/reference/export-recipe.md explains its fields. Nested
-regions and largest components are left out.
+What is done here is what the recipe in the metadata of the file says; docs/reference/export-recipe.md explains its
+fields. Nested regions and largest components are left out.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def resample(x, steps, shape):
 session = onnxruntime.InferenceSession(sys.argv[1])
 recipe = json.loads(session.get_modelmeta().custom_metadata_map["fheat_recipe"])
 if recipe["regions"] or recipe["largest_component"] or recipe["input"]["channels"] != 1:
-    sys.exit("this example leaves out regions, largest components and several channels: see docs/reference/export-recipe.md")
+    sys.exit("this example leaves out regions, components and several channels: see docs/reference/export-recipe.md")
 scan, size, rule = nibabel.load(sys.argv[2]), recipe["window"]["size"], recipe["intensity"]
 here, there = io_orientation(scan.affine), axcodes2ornt(recipe["orientation"] or nibabel.aff2axcodes(scan.affine))
 x = apply_orientation(scan.get_fdata(), ornt_transform(here, there))

@@ -6,9 +6,9 @@
 
 The code cells of a notebook become one program, which runs in a process and a folder of its own: no Jupyter is needed.
 What each cell prints and shows with `plt.show()` is stored; the value of a last line is not, so notebooks print. The
-picture of the cell with the tag `picture` goes to docs/images as well, for docs/start/notebooks.md. A notebook with a cell
-that raises, warns on the standard error or leaves a figure unshown is refused, and its file stays as it was. Nothing in
-a file depends on the time or the place where it was made.
+picture of the cell with the tag `picture` goes to docs/images as well, for docs/start/notebooks.md. A notebook with a
+cell that raises, warns on the standard error or leaves a figure unshown is refused, and its file stays as it was.
+Nothing in a file depends on the time or the place where it was made.
 """
 
 import argparse

@@ -93,7 +93,7 @@ def test_only_the_cpu_image_takes_the_small_torch():
 
 def test_the_tags_are_of_this_version(name):
     assert f"-t fheat:{__version__}" in (ROOT / name).read_text()
-    assert f"fheat:{__version__}" in (ROOT / "docs" / "install.md").read_text()
+    assert f"fheat:{__version__}" in (ROOT / "docs" / "start" / "install.md").read_text()
 
 
 def test_the_lock_of_the_image_is_part_of_the_lock_files():
@@ -105,7 +105,7 @@ def test_the_lock_of_the_image_is_part_of_the_lock_files():
 
 
 def test_the_image_has_the_extras_that_the_page_names():
-    assert f"[{','.join(EXTRAS)}]" in (ROOT / "docs" / "install.md").read_text()
+    assert f"[{','.join(EXTRAS)}]" in (ROOT / "docs" / "start" / "install.md").read_text()
 
 
 def test_requirements_of_requirements_are_followed():

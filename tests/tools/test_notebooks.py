@@ -12,7 +12,7 @@ from notebooks import NotebookError, execute, with_outputs
 from results import ROOT
 
 PATHS = notebooks.notebooks()
-PAGE = (ROOT / "docs" / "notebooks.md").read_text()
+PAGE = (ROOT / "docs" / "start" / "notebooks.md").read_text()
 NAMES = ["four_labels", "operator", "which_layers_want_mixing"]
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
