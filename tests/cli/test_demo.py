@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,7 @@ def small(monkeypatch):
     sizes = {"SHAPE": (34, 34, 34), "PATCH": (32, 32, 32), "CASES": 5, "TEST": 2}
     for name, value in sizes.items():
         monkeypatch.setattr(demo_data, name, value)
-    monkeypatch.setattr(demo, "SYNTHETIC", demo.Amount(labelled=2, iterations=2))
+    monkeypatch.setattr(demo, "SYNTHETIC", replace(demo.SYNTHETIC, labelled=2, iterations=4))
 
 
 @pytest.mark.slow

@@ -32,9 +32,9 @@ class Demo:
     data: Path | None = None
     """Dataset folder, see fheat data check; synthetic scans if not given."""
     labelled: int | None = None
-    """Number of scans whose labels are used; 4, with --data 16."""
+    """Number of scans whose labels are used; 4, with --data 40."""
     iterations: int | None = None
-    """Number of iterations of each of the two runs; 140, with --data 500."""
+    """Number of iterations of each of the two runs; 250, with --data 700."""
     seed: int = 1
     """Seed of synthetic scans, weights and steps."""
     trust: bool = False

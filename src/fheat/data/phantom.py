@@ -98,8 +98,8 @@ def write_phantoms(
     """Write a dataset in the nnU-Net raw layout, with the splits of semi-supervised training in `splits.json`.
 
     Every case has a label on disk; `splits.json` lists those that training may use. Case i of a seed is the same
-    whatever the number of cases. Shape, geometry and field of view are those of `phantom`. `progress` is called with the
-    number of scans written and their total.
+    whatever the number of cases. Shape, geometry and field of view are those of `phantom`. `progress` is called with
+    the number of scans written and their total.
     """
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,21 +46,26 @@ from fheat.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Amount:
-    """How many labels and iterations a run of the demo has."""
+class Recipe:
+    """How the demo trains with scans of one kind."""
 
     labelled: int
+    """Number of scans whose labels are used."""
     iterations: int
+    """Number of iterations of each of the two runs."""
+    learning_rate: float
+    gate_factor: float
+    """Factor of the learning rate for the strengths of the gates, which move little in a few hundred iterations."""
 
 
-SYNTHETIC: Final = Amount(labelled=4, iterations=200)
-REAL: Final = Amount(labelled=40, iterations=500)
-WARM_UP: Final = 20
-LEARNING_RATE: Final = 0.006
-GATE_FACTOR: Final = 2.0
-"""Factor of the learning rate for the strengths of the gates, which move little in a few hundred iterations."""
-RAMP_SHARE: Final = 2 / 3
+SYNTHETIC: Final = Recipe(labelled=4, iterations=250, learning_rate=0.008, gate_factor=2.0)
+REAL: Final = Recipe(labelled=40, iterations=700, learning_rate=0.01, gate_factor=1.0)
+WARM_UP_SHARE: Final = 0.1
+"""Share of the iterations over which the learning rate rises."""
+RAMP_SHARE: Final = 0.2
 """Share of the iterations over which the network learns more and more from itself."""
+BOX: Final = "labelled"
+"""Content of the box that CSE replaces; the released code's convention, better in short runs (docs/recipe.md)."""
 VALIDATIONS: Final = 4
 PACKAGED: Final = "phantom"
 """Model of the zoo that makes the first mask."""
@@ -76,7 +81,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """Where the demo writes, its scans if they are not synthetic ones, and how much it trains; see `Amount`."""
+    """Where the demo writes, its scans if they are not synthetic ones, and how much it trains."""
 
     out: Path
     data: Path | None = None
@@ -85,10 +90,11 @@ class DemoPlan:
     seed: int = 1
 
     @property
-    def amount(self) -> Amount:
-        """Number of labels and iterations: as given, else those that suit the scans."""
+    def recipe(self) -> Recipe:
+        """The recipe for the scans, with as many labels and iterations as were asked for."""
         usual = SYNTHETIC if self.data is None else REAL
-        return Amount(self.labelled or usual.labelled, self.iterations or usual.iterations)
+        asked = {"labelled": self.labelled, "iterations": self.iterations}
+        return replace(usual, **{name: number for name, number in asked.items() if number is not None})
 
 
 def run_demo(plan: DemoPlan, say: Say, shown: Shown = lambda what, trainer: nullcontext()) -> dict[str, Any]:
@@ -100,16 +106,16 @@ def run_demo(plan: DemoPlan, say: Say, shown: Shown = lambda what, trainer: null
     torch.set_num_threads(1)  # at this size a second one only costs, and sums would depend on the machine
     if plan.data is not None:
         with progress_bar("looking at scans") as show:
-            data = scans_of_folder(plan.data, plan.amount.labelled, show)
+            data = scans_of_folder(plan.data, plan.recipe.labelled, show)
         _begin(plan.out)
         result = _story(plan, data, None, say, shown, began)
     else:
         _begin(plan.out)
         first = _first_mask(plan, say, began)
         with progress_bar("making scans") as show:
-            data = synthetic_scans(plan.out / "scans", plan.amount.labelled, plan.seed, show)
+            data = synthetic_scans(plan.out / "scans", plan.recipe.labelled, plan.seed, show)
         result = _story(plan, data, first, say, shown, began)
-    result["seconds"] = time.perf_counter() - began
+    result["seconds"], result["processor_seconds"] = time.perf_counter() - began, time.process_time()
     write_file(plan.out / MARK, (json.dumps(result, indent=1) + "\n").encode())
     return result
 
@@ -144,7 +150,7 @@ def _first_mask(plan: DemoPlan, say: Say, began: float) -> FirstMask:
 def _story(
     plan: DemoPlan, data: DemoData, first: FirstMask | None, say: Say, shown: Shown, began: float
 ) -> dict[str, Any]:
-    out, iterations = plan.out, plan.amount.iterations
+    out, iterations = plan.out, plan.recipe.iterations
     counts = f"{data.labelled} with labels, {data.unlabelled} without, {len(data.held_out)} held out for testing"
     say(f"scans: {counts}, in {data.folder}")
     times = {"cse": _train(plan, data, "cse", shown)}
@@ -180,6 +186,7 @@ def _story(
         "seed": plan.seed,
         "data": "synthetic" if data.synthetic else str(data.folder),
         "settings": _settings(plan, data),
+        "counts": {"labelled": data.labelled, "unlabelled": data.unlabelled, "held_out": len(data.held_out)},
         "first_mask": None if first is None else {"dice": first.dice, "seconds": first.seconds},
         "dice": dice,
         "margin": margin,
@@ -195,13 +202,14 @@ def _story(
 
 def _settings(plan: DemoPlan, data: DemoData) -> dict[str, Any]:
     """Return what decides both runs but their method."""
-    iterations = plan.amount.iterations
+    recipe = plan.recipe
+    iterations = recipe.iterations
     return {
         **data.settings(),
         "iterations": iterations,
-        "warm_up": WARM_UP,
-        "learning_rate": LEARNING_RATE,
-        "optimiser.delta": GATE_FACTOR,
+        "warm_up": round(WARM_UP_SHARE * iterations),
+        "learning_rate": recipe.learning_rate,
+        "optimiser.delta": recipe.gate_factor,
         "optimiser.precision": "fp32",
         "validate_every": max(1, iterations // VALIDATIONS) if data.apart else iterations,
         "checkpoint_every": iterations,
@@ -212,8 +220,8 @@ def _settings(plan: DemoPlan, data: DemoData) -> dict[str, Any]:
 def _train(plan: DemoPlan, data: DemoData, method: str, shown: Shown) -> float:
     """Train with one of the methods and return the seconds it took."""
     began = time.perf_counter()
-    ramp = {"ramp": round(RAMP_SHARE * plan.amount.iterations)} if method == "cse" else {}
-    settings = make_settings({"method": {"name": method, **ramp}, **_settings(plan, data)}, "demo")
+    own = {"box": BOX, "ramp": round(RAMP_SHARE * plan.recipe.iterations)} if method == "cse" else {}
+    settings = make_settings({"method": {"name": method, **own}, **_settings(plan, data)}, "demo")
     with RunFolder(plan.out / method) as folder:
         with progress_bar("reading scans") as show:
             trainer = begin(settings, folder, device="cpu", reading=show)

@@ -16,11 +16,11 @@ from fheat.data.read import read_image
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 
-SHAPE: Final = (40, 36, 34)
+SHAPE: Final = (36, 36, 36)
 FIELD_OF_VIEW: Final = 70.0
 """Field of view of the synthetic scans in millimetres: cropped around the heart, as those of the LA benchmark are."""
 PATCH: Final = (32, 32, 32)
-CASES: Final = 40
+CASES: Final = 80
 TEST: Final = 12
 MOST_HELD_OUT: Final = 40
 """Largest number of scans of a folder that are compared with their labels at the end."""
@@ -62,7 +62,16 @@ class DemoData:
 
 def synthetic_scans(folder: Path, labelled: int, seed: int, progress: Progress = silent) -> DemoData:
     """Write phantoms into the folder, which is new or empty, and return how they are used."""
-    write_phantoms(folder, CASES, seed=seed, shape=SHAPE, test=TEST, field_of_view=FIELD_OF_VIEW, progress=progress)
+    write_phantoms(
+        folder,
+        CASES,
+        seed=seed,
+        shape=SHAPE,
+        test=TEST,
+        geometry="canonical",
+        field_of_view=FIELD_OF_VIEW,
+        progress=progress,
+    )
     dataset = open_dataset(folder)
     unlabelled = len(dataset.split("train")) - labelled
     if unlabelled < 1:
