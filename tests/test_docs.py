@@ -147,14 +147,23 @@ def test_stored_sizes_are_what_the_counter_prints(name):
         assert counts == {"parameters": counted.parameters, "open": counted.macs, "closed": counted.rest}
 
 
-def test_the_demo_wins_with_every_seed():
-    results = stored("demo-cpu")
-    assert read_result("demo-cpu").seed == [row["seed"] for row in results["by_seed"]] == [0, 1, 2]
+@pytest.mark.parametrize("name", ["demo-cpu", "demo-hippocampus-cpu"])
+def test_the_demo_wins_with_every_seed(name):
+    results = stored(name)
+    assert read_result(name).seed == [row["seed"] for row in results["by_seed"]] == [0, 1, 2]
     for row, demo in zip(results["by_seed"], results["demos"], strict=True):
         assert demo["retired_equal"] is demo["loaded_equal"] is True
         assert row["margin"] == demo["margin"] == row["cse"] - row["supervised"]
         assert [gate["state"] for gate in demo["gates"]].count("retired") == row["gates_closed"]
         assert row["margin"] > 0
+        assert row["cse"] > 0.85
+
+
+def test_the_demo_shows_a_mask_at_once_and_ends_within_three_minutes():
+    for row in stored("demo-cpu")["by_seed"]:
+        assert row["first_mask_dice"] > 0.9
+        assert row["processor_seconds"] < 180
+        assert row["gates_closed"] > 0
 
 
 def test_the_zoo_model_reaches_on_a_cpu_what_its_card_states():

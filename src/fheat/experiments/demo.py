@@ -58,7 +58,7 @@ class Recipe:
     """Factor of the learning rate for the strengths of the gates, which move little in a few hundred iterations."""
 
 
-SYNTHETIC: Final = Recipe(labelled=4, iterations=250, learning_rate=0.008, gate_factor=2.0)
+SYNTHETIC: Final = Recipe(labelled=2, iterations=250, learning_rate=0.008, gate_factor=2.0)
 REAL: Final = Recipe(labelled=40, iterations=700, learning_rate=0.01, gate_factor=1.0)
 WARM_UP_SHARE: Final = 0.1
 """Share of the iterations over which the learning rate rises."""
