@@ -158,6 +158,20 @@ def test_the_demo_wins_with_every_seed():
         assert row["margin"] == demo["margin"] == row["cse"] - row["supervised"]
         assert [gate["state"] for gate in demo["gates"]].count("retired") == row["gates_closed"]
         assert row["margin"] > 0
+        assert row["cse"] > 0.85
+
+
+def test_the_demo_reaches_on_real_scans_what_its_page_says():
+    scores = [row["cse"] for row in stored("demo-hippocampus-cpu")["by_seed"]]
+    assert len(scores) == 3
+    assert sum(scores) / 3 > 0.85
+
+
+def test_the_demo_shows_a_mask_at_once_and_ends_within_three_minutes():
+    for row in stored("demo-cpu")["by_seed"]:
+        assert row["first_mask_dice"] > 0.9
+        assert row["processor_seconds"] < 180
+        assert row["gates_closed"] > 0
 
 
 def test_the_zoo_model_reaches_on_a_cpu_what_its_card_states():

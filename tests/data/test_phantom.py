@@ -79,6 +79,21 @@ def test_geometry_changes_the_sampling_and_not_the_anatomy(seed):
     assert 2 * (expected & found).sum() / (expected.sum() + found.sum()) > 0.95
 
 
+def test_a_smaller_field_of_view_samples_the_same_anatomy_more_finely():
+    for geometry in ("varied", "canonical"):
+        whole, near = (phantom(5, SMALL, geometry=geometry, field_of_view=view) for view in (100.0, 70.0))
+        assert np.allclose(near.image.spacing, 0.7 * np.array(whole.image.spacing))
+        volumes = [scan.label.data.sum() * np.prod(scan.label.spacing) for scan in (whole, near)]
+        assert volumes[1] == pytest.approx(volumes[0], rel=0.1)
+
+
+def test_a_dataset_takes_geometry_and_field_of_view(tmp_path):
+    write_phantoms(tmp_path / "scans", 1, test=0, shape=(26, 25, 24), geometry="canonical", field_of_view=50.0)
+    scan = read_nifti(tmp_path / "scans" / "imagesTr" / "phantom_0000_0000.nii.gz")
+    assert scan.orientation == "RAS"
+    assert np.allclose(scan.spacing, 50.0 / np.array([26, 25, 24]))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_atrium_lies_at_the_back_of_the_body_whatever_the_orientation(seed):
     made = phantom(seed, SMALL)

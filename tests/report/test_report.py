@@ -16,7 +16,7 @@ from fheat.gates.cost import giga
 from fheat.networks.registry import model_options
 from fheat.report.curves import losses, means, response
 from fheat.report.gates import summary
-from fheat.report.write import write_report
+from fheat.report.write import Opening, write_report
 from fheat.training.log import from_line
 from fheat.training.runs import read_history
 from fheat.training.settings_sources import dotted_names
@@ -97,6 +97,23 @@ def test_every_section_and_figure_is_there_the_allocation_first(report):
     assert reader.tags.count("img") == 3
     for name in ("losses", "validation", "D", "alpha", "responses"):
         assert any(found.startswith(f"{name}-") for found in reader.ids)
+
+
+def test_a_page_may_begin_with_more_than_the_run_and_show_its_best_network(finished, tmp_path):
+    opening = Opening("A larger story", "It ended well.", [PageSection("Result", paragraph("Dice 0.9"))])
+    page = write_report(finished, tmp_path / "page.html", opening=opening, network="best", scans=0).read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page)[:2] == ["Result", "Allocation"]
+    assert "Validation scans" not in page
+    assert "<h1>A larger story</h1>" in page
+    assert '<p class="summary">It ended well.</p>' in page
+    assert "Read from the network in best, saved at iteration" in page
+
+
+def test_terms_are_explained_where_they_stand(report):
+    section = report.read_text().split("<h2>Allocation</h2>")[1].split("</section>")[0]
+    explained = section.split("<table>")[0]
+    for words in ("A gate mixes", "D is its strength, alpha its order, and tau = D^alpha", "To retire a closed gate"):
+        assert words in explained
 
 
 def test_the_page_needs_nothing_else(report):

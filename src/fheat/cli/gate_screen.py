@@ -1,5 +1,8 @@
-"""A run on the terminal: iteration, loss, and a bar for how far each gate is open."""
+"""A run on the terminal: how far it is, the time that is left, its loss, and a bar for how far each gate is open."""
 
+import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
@@ -8,8 +11,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fheat.system.text import duration
 from fheat.training.trainer import Trainer
 
+SECONDS_BETWEEN_LINES = 15.0
+"""Time between two lines about a run without a terminal."""
 _FULL_STRENGTH = 0.2
 """Strength at which a bar of a short run has its full length."""
 _CHARACTERS = 40
@@ -18,26 +24,52 @@ _CHARACTERS = 40
 
 @contextmanager
 def gate_screen(what: str, trainer: Trainer) -> Iterator[None]:
-    """Show iteration, loss and every gate of a run on standard error while the body runs; quiet without a terminal.
+    """Show how far a run is, its loss and every gate on standard error while the body runs.
 
-    For runs on a CPU: it looks at the run's history, which on a GPU would make the host wait.
+    Without a terminal it is a line now and then. For runs on a CPU: it looks at the run's history, which on a GPU would
+    make the host wait.
     """
-    screen = Console(stderr=True)
-    if not screen.is_terminal:
-        yield
+    screen, began = Console(stderr=True), time.perf_counter()
+
+    def lines() -> Text:
+        return gate_lines(what, trainer, time.perf_counter() - began)
+
+    if screen.is_terminal:
+        with Live(console=screen, transient=True, refresh_per_second=4, get_renderable=lines):
+            yield
         return
-    with Live(console=screen, transient=True, refresh_per_second=4, get_renderable=lambda: gate_lines(what, trainer)):
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            print(standing(what, trainer, time.perf_counter() - began), file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller.start()
+    try:
         yield
+    finally:
+        ended.set()
+        teller.join()
 
 
-def gate_lines(what: str, trainer: Trainer) -> Text:
-    """Return the picture of a run as it stands: a bar for an open gate, a word for a closed one."""
+def standing(what: str, trainer: Trainer, seconds: float) -> str:
+    """Return in one line where a run stands that began so many seconds ago."""
     done, total = trainer.done, trainer.settings.schedule.iterations
-    if done == 0:
-        return Text(f"{what}: first iteration of {total}")
-    row = trainer.step.row(done)
+    if (checked := trainer.validating) is not None:
+        return f"{what}: validating {checked[0]} of {checked[1]}, after {done} of {total} iterations"
+    left = f", {duration(seconds / done * (total - done))} left" if done else ""
+    return f"{what}: training {done} of {total}{left}"
+
+
+def gate_lines(what: str, trainer: Trainer, seconds: float) -> Text:
+    """Return the picture of a run as it stands: a bar for an open gate, a word for a closed one."""
+    first = standing(what, trainer, seconds)
+    if trainer.done == 0:
+        return Text(first)
+    row = trainer.step.row(trainer.done)
     loss = trainer.step.method.names[0]
-    lines = [f"{what}: iteration {done} of {total}, {loss} loss {row[loss]:.3f}"]
+    lines = [f"{first}, {loss} loss {row[loss]:.3f}"]
     lines += gate_bars({site: row[f"D.{site}"] for site in trainer.step.gates}, full=_FULL_STRENGTH)
     return Text("\n".join(lines))
 

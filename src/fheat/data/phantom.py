@@ -29,6 +29,8 @@ VERSION: Final = 1
 """Version of the generator, which changes whenever the same seed gives other voxels."""
 VEIN_REACH: Final = 14.0
 """Distance from the chamber, in millimetres, up to which a vein belongs to the label."""
+FIELD_OF_VIEW: Final = 100.0
+"""Extent of a scan in millimetres, about: how much of the body it shows."""
 SMALLEST: Final = 24
 """Smallest number of voxels along an axis."""
 _SLAB: Final = 2**20
@@ -56,20 +58,28 @@ class Phantom:
 
 
 def phantom(
-    seed: int | np.random.SeedSequence, shape: Shape = (112, 96, 72), *, geometry: Geometry = "varied"
+    seed: int | np.random.SeedSequence,
+    shape: Shape = (112, 96, 72),
+    *,
+    geometry: Geometry = "varied",
+    field_of_view: float = FIELD_OF_VIEW,
 ) -> Phantom:
     """Return one scan and its label; the same seed gives the same voxels.
 
     The field of view is about 100 mm for every shape, so a small shape is a coarse scan of the whole anatomy; with 48
     voxels or fewer along an axis a thin vein may be interrupted. With the default shape the spacing is 0.73 to 1.05 mm
-    within slices and 1.1 to 1.8 mm between them. `canonical` samples the same anatomy upright and centred, with axes
-    that point right, anterior and superior.
+    within slices and 1.1 to 1.8 mm between them. A smaller `field_of_view`, in millimetres, samples the same anatomy
+    more finely and leaves out its rim, like a scan that was cropped around the heart. `canonical` samples the anatomy
+    upright and centred, with axes that point right, anterior and superior.
     """
     if min(shape) < SMALLEST:
         raise ValueError(f"shape {shape} is too coarse to hold the anatomy: at least {SMALLEST} voxels along each axis")
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     body = draw_body(_stream(sequence, 0))
-    affine = _canonical(shape) if geometry == "canonical" else _draw_affine(_stream(sequence, 1), shape)
+    if geometry == "canonical":
+        affine = _canonical(shape, field_of_view)
+    else:
+        affine = _draw_affine(_stream(sequence, 1), shape, field_of_view)
     image, label = _scan(body, affine, shape, _stream(sequence, 2))
     return Phantom(Volume(image, affine), Volume(label, affine))
 
@@ -81,12 +91,15 @@ def write_phantoms(
     seed: int = 0,
     shape: Shape = (112, 96, 72),
     test: int = 8,
+    geometry: Geometry = "varied",
+    field_of_view: float = FIELD_OF_VIEW,
     progress: Progress | None = None,
 ) -> None:
     """Write a dataset in the nnU-Net raw layout, with the splits of semi-supervised training in `splits.json`.
 
     Every case has a label on disk; `splits.json` lists those that training may use. Case i of a seed is the same
-    whatever the number of cases. `progress` is called with the number of scans written and their total.
+    whatever the number of cases. Shape, geometry and field of view are those of `phantom`. `progress` is called with
+    the number of scans written and their total.
     """
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -96,7 +109,8 @@ def write_phantoms(
     todo = [(name, "Tr", (0, i)) for i, name in enumerate(names)]
     todo += [(name, "Ts", (1, i)) for i, name in enumerate(held_out)]
     for done, (name, part, key) in enumerate(todo, start=1):
-        scan = phantom(np.random.SeedSequence(seed, spawn_key=key), shape)
+        sequence = np.random.SeedSequence(seed, spawn_key=key)
+        scan = phantom(sequence, shape, geometry=geometry, field_of_view=field_of_view)
         write_nifti(scan.image, root / f"images{part}" / f"{name}_0000.nii.gz")
         write_nifti(scan.label, root / f"labels{part}" / f"{name}.nii.gz")
         if progress is not None:
@@ -136,11 +150,11 @@ def _stream(sequence: np.random.SeedSequence, number: int) -> np.random.Generato
     return np.random.Generator(np.random.PCG64(child))
 
 
-def _canonical(shape: Shape) -> Points:
-    return _affine(np.eye(3), 100.0 / np.array(shape), np.zeros(3), shape)
+def _canonical(shape: Shape, field_of_view: float) -> Points:
+    return _affine(np.eye(3), field_of_view / np.array(shape), np.zeros(3), shape)
 
 
-def _draw_affine(rng: np.random.Generator, shape: Shape) -> Points:
+def _draw_affine(rng: np.random.Generator, shape: Shape, field_of_view: float) -> Points:
     """Return a random affine: any axis order and flips, a tilt of 5 to 20 degrees in two cases of five.
 
     The axis with the fewest voxels is the slice axis.
@@ -153,7 +167,7 @@ def _draw_affine(rng: np.random.Generator, shape: Shape) -> Points:
     tilt, angle = rng.standard_normal(3), np.radians(rng.uniform(5, 20))
     if rng.random() < 0.4:
         axes = Rotation.from_rotvec(angle * tilt / np.linalg.norm(tilt)).as_matrix() @ axes
-    return _affine(axes, spacing, rng.uniform(-4, 4, 3), shape)
+    return _affine(axes, spacing * (field_of_view / FIELD_OF_VIEW), rng.uniform(-4, 4, 3), shape)
 
 
 def _affine(axes: Points, spacing: Points, middle: Points, shape: Shape) -> Points:

@@ -129,6 +129,7 @@ th:first-child, td:first-child {{ position: sticky; left: 0; background: var(--p
 .row {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem;
   margin: .8rem 0; }}
 .planes {{ display: grid; grid-template-columns: repeat(3, 1fr); gap: .4rem; align-items: center; }}
+.planes img:only-child {{ grid-column: 1 / -1; }}
 figure {{ margin: 0; padding: .8rem; background: var(--panel); border: 1px solid var(--line); border-radius: .3rem; }}
 figure + figure {{ margin-top: 1rem; }} .row > figure {{ margin: 0; }}
 figcaption {{ color: var(--soft); font-size: .87rem; line-height: 1.45; margin-top: .5rem; }}

@@ -14,6 +14,16 @@ from fheat.training.runs import RunHistory
 
 _KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
 """Names that the paper gives to gates of a network."""
+_GATE = (
+    "A gate mixes the features of its stage over the whole crop, as heat spreads: of a wave with frequency radius r it "
+    "keeps the share exp(-(D r)^alpha). D is its strength, alpha its order, and tau = D^alpha. At D = 0 it lets "
+    "everything pass unchanged: the gate is closed, and training does not open it again. To retire a closed gate is to "
+    "take it out of the network, which changes no bit of the output and saves its multiply-adds."
+)
+_PAIRING = (
+    "The pairing P of a gate says what opening it a little would do to the loss: with P > 0 the loss falls, with P < 0 "
+    "it rises. It is measured with all gates closed, and with that gate alone closed."
+)
 
 
 def summary(history: RunHistory, saving: tuple[str, float] | None = None, idle: Sequence[str] = ()) -> str:
@@ -63,7 +73,8 @@ def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Pa
         body.append(f"Of a wave at frequency radius pi, the open gates let pass: {passes}.")
     if gates.idle:
         body.append(f"Nothing to mix, because the grid is a single voxel: {_listed(gates.idle)}.")
-    return PageSection("Allocation", paragraph(" ".join(body)) + table(*_without_empty(head, rows)))
+    explained = paragraph(_GATE) + paragraph(" ".join(body))
+    return PageSection("Allocation", explained + table(*_without_empty(head, rows)))
 
 
 def gates_sections(history: RunHistory, gates: Allocation, marks: Sequence[Mark]) -> list[PageSection]:
@@ -91,7 +102,8 @@ def perturbation_section(history: RunHistory, mark: Mark) -> PageSection:
 def probes_section(history: RunHistory, marks: Sequence[Mark] = ()) -> PageSection:
     """Return the section on the probes of a run, of which there is at least one."""
     drawn = row(pairing_figure(history, marks), attenuation_figure(history, marks))
-    return PageSection("Probes", paragraph(prediction_sentence(history)) + drawn + pairing_table(history))
+    words = paragraph(_PAIRING) + paragraph(prediction_sentence(history))
+    return PageSection("Probes", words + drawn + pairing_table(history))
 
 
 def _gates_in_words(history: RunHistory, idle: Sequence[str]) -> str:

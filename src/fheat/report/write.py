@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fheat import __version__
@@ -21,7 +22,7 @@ from fheat.system.machine import installed_version
 from fheat.system.progress import Progress, silent
 from fheat.system.text import grid_name
 from fheat.training.checkpoints import flattened
-from fheat.training.runs import RunHistory, Saved, network_of, read_history
+from fheat.training.runs import Part, RunHistory, Saved, network_of, read_history
 
 NAME = "report.html"
 SCANS = 3
@@ -29,11 +30,24 @@ SCANS = 3
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "matplotlib")
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How a page begins where the run is part of something larger: its title, the outcome in a sentence, and sections.
+
+    The sections come before the allocation.
+    """
+
+    title: str
+    outcome: str
+    sections: Sequence[PageSection]
+
+
 def write_report(
     run_folder: str | Path,
     out: str | Path | None = None,
     *,
-    more: Sequence[PageSection] = (),
+    opening: Opening | None = None,
+    network: Part = "final",
     figures: str | Path | None = None,
     scans: int = SCANS,
     inside: bool = False,
@@ -44,7 +58,8 @@ def write_report(
     Args:
         run_folder: folder written by `fheat train`.
         out: file to write; `report.html` in the run folder if not given.
-        more: sections to put after the allocation.
+        opening: what the page begins with, instead of the name of the run and a summary of its gates.
+        network: which of the networks that the run left is shown; the other one where there is only that.
         figures: folder to write every figure of the page into; see `save_figures`.
         scans: number of validation scans to segment and show.
         inside: whether the network is also run over all validation scans to show how it works inside.
@@ -57,26 +72,33 @@ def write_report(
     history = read_history(Path(run_folder))
     target = Path(out) if out is not None else history.folder / NAME
     check_file(target)
-    marks, saved = perturbation_marks(history.settings.research), network_of(history, str(history.folder))
+    marks = perturbation_marks(history.settings.research)
+    saved = network_of(history, str(history.folder), network)
     gates = allocation(saved.model) if saved is not None else _logged_gates(history)
     costs = None if saved is None else (cost(spec_of(saved.model).build()), cost(retire(saved.model)))
     sections = [
+        *(() if opening is None else opening.sections),
         allocation_section(history, gates, _source(history, saved)),
-        *more,
         *gates_sections(history, gates, marks),
         _cost_section(history, costs),
         _training_section(history, marks),
-        _scans_section(history, saved, scans, progress),
+        *([_scans_section(history, saved, scans, progress)] if scans or opening is None else []),
         *([inside_section(history.folder, progress)] if inside else []),
         _settings_section(history),
     ]
-    saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
-    title = f"{history.settings.network.name}, {history.settings.method.name}, seed {history.settings.schedule.seed}"
-    content = page(title, _lead(history), sections, summary(history, saving, gates.idle))
+    if opening is None:
+        saving = None if costs is None or saved is None else (str(saved.part), 1 - costs[1].macs / costs[0].macs)
+        opening = Opening(_title(history), summary(history, saving, gates.idle), ())
+    content = page(opening.title, _lead(history), sections, opening.outcome)
     write_file(target, content.encode())
     if figures is not None:
         save_figures(content, Path(figures))
     return target
+
+
+def _title(history: RunHistory) -> str:
+    settings = history.settings
+    return f"{settings.network.name}, {settings.method.name}, seed {settings.schedule.seed}"
 
 
 def _lead(history: RunHistory) -> str:

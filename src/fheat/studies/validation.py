@@ -1,11 +1,12 @@
-"""Validation scans of a run, segmented by the network it left and compared with their references."""
+"""Scans with labels, such as the validation scans of a run, segmented and compared with their references."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
 
+from fheat.data.case import Case
 from fheat.data.read import read_image, read_label
 from fheat.inference.predictor import Predictor
 from fheat.io.volume import Volume
@@ -30,13 +31,16 @@ class ComparedScan:
 def segment_validation_scans(
     model: nn.Module, data: DataSettings, count: int, progress: Progress = silent
 ) -> Iterator[ComparedScan]:
-    """Yield the first `count` validation scans of a run, segmented by the network with its full sliding window.
+    """Yield the first `count` validation scans of a run, see `segment_cases`."""
+    yield from segment_cases(Predictor(model), open_run_dataset(data).split("validation")[:count], progress)
 
-    One scan is in memory at a time. Raises `BadInput` where the dataset cannot be read, and `ValueError` where the
-    network cannot segment a scan.
+
+def segment_cases(predictor: Predictor, cases: Sequence[Case], progress: Progress = silent) -> Iterator[ComparedScan]:
+    """Yield scans that have a label, segmented by a network with its full sliding window.
+
+    One scan is in memory at a time. Raises `BadInput` where a scan cannot be read or has no label, and `ValueError`
+    where the network cannot segment it.
     """
-    cases = open_run_dataset(data).split("validation")[:count]
-    predictor = Predictor(model)
     for done, case in enumerate(cases, start=1):
         image = read_image(case)
         reference = read_label(case, image)

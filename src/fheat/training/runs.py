@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -185,6 +185,8 @@ def _not_logged(path: Path, number: int, why: str) -> BadInput:
     return BadInput(path, f"line {number} is not a line of a log ({why})", "restore it, or resume the run")
 
 
+Part = Literal["final", "best"]
+"""A network that a run leaves: that after its last iteration, or the one with the best validation Dice."""
 _MISSING = {
     False: ("has saved no network yet", "wait for its first validation or its end"),
     True: ("is of a run that is over, without its networks", "give a folder that has final/ or best/"),
@@ -226,9 +228,9 @@ def open_saved(name: str) -> Saved:
     return saved
 
 
-def network_of(record: RunHistory, name: str) -> Saved | None:
-    """Return the network in `final/` of a run or, while there is none, in `best/`; None while there is neither."""
-    for part in ("final", "best"):
+def network_of(record: RunHistory, name: str, wanted: Part = "final") -> Saved | None:
+    """Return the wanted network of a run, in `final/` or `best/`, else the other one; None while there is neither."""
+    for part in (wanted, "best" if wanted == "final" else "final"):
         if (record.folder / part).is_dir():
             return Saved(name, load(record.folder / part).float(), part, record)
     return None

@@ -60,6 +60,7 @@ class Trainer:
     """Advances a prepared run to its end and calls its observers in their order.
 
     `done` counts the iterations so far, `best` is the best mean Dice on the validation scans and `latest` the last one.
+    While the network is being validated, `validating` has the number of scans done and their total.
     """
 
     def __init__(self, prepared: Prepared, observers: Iterable[Observer] = ()) -> None:
@@ -68,6 +69,7 @@ class Trainer:
         self.done = 0
         self.best: float | None = None
         self.latest: float | None = None
+        self.validating: tuple[int, int] | None = None
         self._stopping = 0
 
     @property

@@ -13,6 +13,7 @@ from fheat.metrics.masks import dice
 from fheat.models.card import Card, Window
 from fheat.models.folder import save
 from fheat.system import processes
+from fheat.system.progress import Progress, silent
 from fheat.training.run_folder import RunFolder
 from fheat.training.scans import ValidationScan
 from fheat.training.trainer import Observer, Trainer
@@ -34,7 +35,13 @@ class Validation(Observer):
         if not self.due(trainer):
             return
         prepared = trainer.prepared
-        scores = validate(trainer.step.result, prepared.scans.validation, prepared.windows, prepared.classes)
+
+        def show(done: int, total: int) -> None:
+            trainer.validating = (done, total) if done < total else None
+
+        scans = prepared.scans.validation
+        show(0, len(scans))
+        scores = validate(trainer.step.result, scans, prepared.windows, prepared.classes, progress=show)
         trainer.latest = mean = sum(scores.values()) / len(scores)
         trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
         if trainer.best is None or mean > trainer.best:
@@ -46,7 +53,14 @@ class Validation(Observer):
         save_model(trainer, self._folder, "final", trainer.latest)
 
 
-def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows, classes: Classes) -> dict[str, float]:
+def validate(
+    model: nn.Module,
+    scans: Sequence[ValidationScan],
+    windows: Windows,
+    classes: Classes,
+    *,
+    progress: Progress = silent,
+) -> dict[str, float]:
     """Return the Dice of every scan, mean over foreground classes or regions, by the real sliding window.
 
     No component is removed and an empty prediction counts 0. The network is put back into the mode it was in. Raises
@@ -58,7 +72,7 @@ def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows
     activation: Activation = "sigmoid" if classes.regions else "softmax"
     sliding = SlidingWindow(model, windows, activation=activation, batch=16 if device.type == "cuda" else 2)
     scores = {}
-    for name, image, label in scans:
+    for done, (name, image, label) in enumerate(scans, start=1):
         x = torch.from_numpy(image[None] if image.ndim == 3 else np.moveaxis(image, -1, 0).copy()).to(device)
         output = sliding(x)
         if not torch.isfinite(output).all():
@@ -69,6 +83,7 @@ def validate(model: nn.Module, scans: Sequence[ValidationScan], windows: Windows
             predicted = classes.masks(output.argmax(dim=0).cpu().numpy())
         pairs = zip(predicted, classes.masks(label), strict=True)
         scores[name] = float(np.mean([dice(mask, reference) for mask, reference in pairs]))
+        progress(done, len(scans))
     model.train(training)
     return scores
 
