@@ -13,10 +13,12 @@ from fheat.cli.main import VERBS, UsageError
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SYNOPSIS = re.compile(r"\[|\||\.\.\.|, then ")
 """Marks of a line that describes commands and is none."""
+REDIRECTION = re.compile(r" > \S+")
 
 
 def commands_of(text):
     """Yield the lines of code, fenced or indented, that begin with `fheat`, without comments."""
+    text = re.sub(r"\\\n *", "", text)  # a command may go on in the next line
     for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, re.S | re.M):
         yield from re.findall(r"^fheat .+$", block, re.M)
     yield from re.findall(r"^ {4}(fheat .+)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)
@@ -26,7 +28,7 @@ COMMANDS = [
     pytest.param(words, id=f"{page.stem}: {' '.join(words)}"[:90])
     for page in PAGES
     for line in commands_of(page.read_text())
-    if not SYNOPSIS.search(line) and (words := shlex.split(line, comments=True)[1:])
+    if not SYNOPSIS.search(line) and (words := shlex.split(REDIRECTION.sub("", line), comments=True)[1:])
 ]
 
 

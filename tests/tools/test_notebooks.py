@@ -94,8 +94,8 @@ def test_its_links_lead_somewhere(path):
 @each_notebook
 def test_the_page_shows_it_with_its_picture(path):
     image = notebooks.image_of(path)
-    assert f"](../{path.relative_to(ROOT).as_posix()})" in PAGE
-    assert f"](images/{image.name})" in PAGE
+    assert f"](../../{path.relative_to(ROOT).as_posix()})" in PAGE
+    assert f"](../images/{image.name})" in PAGE
     assert image.read_bytes() == notebooks.picture_of(notebooks.read_notebook(path)), "run make notebooks"
 
 
