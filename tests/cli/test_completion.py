@@ -88,7 +88,7 @@ def shell(name, script, *arguments):
     return done.stdout.split("\n")[:-1]
 
 
-@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(case))
+@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(sorted(case)))
 def test_bash_completes(words, wanted, verbs, tmp_path):
     (tmp_path / "fheat.bash").write_text(bash_script(list(verbs.values())))
     line = " ".join(f"'{word}'" for word in ("fheat", *words))
@@ -106,7 +106,7 @@ def test_bash_splits_at_the_equals_sign(verbs, tmp_path):
         assert set(shell("bash", script + "_fheat\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")) == wanted
 
 
-@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(case))
+@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(sorted(case)))
 def test_fish_completes(words, wanted, verbs):
     line = " ".join(["fheat", *words])
     found = shell("fish", fish_script(list(verbs.values())) + f"complete -C '{line}'\n")
@@ -114,7 +114,7 @@ def test_fish_completes(words, wanted, verbs):
     assert {word for entry in found if (word := entry.split("\t")[0]).startswith(words[-1])} == wanted
 
 
-@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(case))
+@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda case: " ".join(sorted(case)))
 def test_zsh_offers(words, wanted, verbs):
     """The functions of zsh that filter and show are replaced by some that print all that they are given."""
     stand_ins = (

@@ -1,4 +1,4 @@
-"""The demo on synthetic scans and on those of a folder (docs/demo.md, README.md)."""
+"""The demo on synthetic scans and on those of a folder (docs/start/demo.md, README.md)."""
 
 from pages.common import stored, table
 

@@ -59,10 +59,16 @@ def split_price(device: str) -> str:
     return span((gate["forward"]["split"] / gate["forward"]["product"] for gate in gates), ".1f")
 
 
-def peer_scan() -> str:
-    """Return the time of a scan with Light-UNETR over that with FHEAT-Seg on a CPU."""
-    seconds = stored("scan-cpu")["scan_s"]
-    return f"{seconds['light_unetr'] / seconds['auto']:.1f}"
+def equal_terms() -> str:
+    """Return the table of one window of every network in the same runtimes, with ratios to FHEAT-Seg."""
+    found = stored("equal-terms-cpu")
+    titles = {"torch": "PyTorch", "torch.compile": "`torch.compile`", "openvino": "OpenVINO"}
+    rows = []
+    for name, times in found["window_ms"].items():
+        size = stored("sizes")["networks"][name.split()[0]]["112x112x80"]["parameters"]
+        cells = [f"{times[how]:.0f} ms ({found['ratio'][name][how]:.1f})" for how in titles]
+        rows.append([f"`{name.split()[0]}`{name.partition(' ')[1]}{name.partition(' ')[2]}", f"{size:,}", *cells])
+    return table(["network", "parameters", *titles.values()], rows)
 
 
 def segresnet_part() -> str:

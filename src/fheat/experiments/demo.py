@@ -65,7 +65,7 @@ WARM_UP_SHARE: Final = 0.1
 RAMP_SHARE: Final = 0.2
 """Share of the iterations over which the network learns more and more from itself."""
 BOX: Final = "labelled"
-"""Content of the box that CSE replaces; the released code's convention, better in short runs (docs/recipe.md)."""
+"""Content of the box that CSE replaces; the released code does so, and it is better in short runs."""
 VALIDATIONS: Final = 4
 PACKAGED: Final = "phantom"
 """Model of the zoo that makes the first mask."""
