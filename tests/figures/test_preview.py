@@ -179,3 +179,15 @@ def test_the_window_is_that_of_the_percentiles():
     darker, fewer = shares((20, 60))
     assert darker > 3 * black
     assert fewer < 0.6 * grey
+
+
+@pytest.mark.parametrize("shape", [(72, 64, 56), (120, 60, 40), (40, 60, 160), (60, 60, 6), (183, 140, 88)])
+def test_no_title_is_cut_off(shape):
+    """Planes of different heights stand side by side, each with two lines above it."""
+    voxels = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    mask = np.zeros(shape, np.uint8)
+    mask[tuple(slice(length // 4, 3 * length // 4) for length in shape)] = 1
+    volumes = Volume(voxels, np.eye(4)), Volume(mask, np.eye(4))
+    picture = image.imread(BytesIO(preview_png(*volumes, ("chamber",), reference=volumes[1])))
+    edges = (picture[:2], picture[-2:], picture[:, :2], picture[:, -2:])
+    assert all((edge[..., :3] == 1).all() for edge in edges)

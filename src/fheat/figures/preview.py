@@ -60,7 +60,12 @@ def preview_png(
     low, high = np.percentile(voxels[::4, ::4, ::4], window)
     values = [int(value) for value in np.flatnonzero(label_counts(labels)) if value]
     colours = plt.get_cmap("Set1")(np.arange(len(values)) % 9)
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4.4), dpi=100, layout="constrained")
+    extents = [length * spacing for length, spacing in zip(voxels.shape, scan.spacing, strict=True)]
+    tallest = max(
+        up / across for across, up in ([extents[one] for one in range(3) if one != axis] for axis in range(3))
+    )
+    height = float(np.clip(3.7 * tallest + 1.3, 3, 9))  # room for titles and legend above and below the tallest plane
+    figure, axes = plt.subplots(1, 3, figsize=(12, height), dpi=100, layout="constrained")
     for plot, (name, axis, _), (left, right, lower, upper) in zip(axes, PLANES, SIDES, strict=True):
         across, up = (scan.spacing[other] for other in range(3) if other != axis)
         plot.imshow(voxels.take(middle[axis], axis).T, "gray", origin="lower", vmin=low, vmax=high, aspect=up / across)
