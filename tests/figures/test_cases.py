@@ -70,7 +70,7 @@ def test_contours_are_where_the_masks_are():
     assert right[0].sum() < 0.1 * reference[0].sum()
     assert wrong[1].sum() > right[1].sum() + 50
     true = np.flatnonzero(reference[0].any(axis=0))
-    false = np.flatnonzero((wrong[1] & ~right[1]).any(axis=0))
+    false = np.flatnonzero((wrong[1] & ~right[1]).sum(axis=0) > 2)  # single pixels of the other contour differ
     millimetre = (true[-1] - true[0]) / 20  # the block is 20 mm wide
     assert (true[0] - false[0]) / millimetre == pytest.approx(16, abs=1)  # from 4 to 20
     assert (false[-1] - false[0]) / millimetre == pytest.approx(4, abs=1)
