@@ -20,6 +20,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
 
 
+BROWSER_FLAGS = [
+    "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox", "--disable-gpu-sandbox",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
+]  # fmt: skip
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
@@ -78,3 +82,16 @@ def finished_fheat_seg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run that a test may damage; it reads the same dataset."""
     return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One Chromium for all tests of pages: Playwright takes one in a process."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need the Python package playwright")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("browser tests need Chromium: install the package chromium of the system")
+    with playwright.sync_playwright() as session:
+        opened = session.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield opened
+        opened.close()

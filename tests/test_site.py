@@ -17,9 +17,6 @@ from fheat.cli.main import VERBS
 from fheat.methods.registry import method_class
 from fheat.networks.registry import model_options
 from fheat.training.settings import TrainSettings
-from tests.studio.browser.conftest import browser
-
-__all__ = ["browser"]  # a fixture
 
 PROSE = re.search(r"^PROSE := (.+)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
 LOADED = re.compile(

@@ -1,7 +1,6 @@
 """A real browser and a real service with a tiny model. Voxels are compared, not pictures."""
 
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,23 +20,7 @@ from tests.miniature import declare
 from tests.studio.browser.steps import LAPTOP, LONG, logged
 from tests.training.helpers import SMALL, settings_of
 
-FLAGS = [
-    "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox", "--disable-gpu-sandbox",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
 SIDE = 16
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need the Python package playwright")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("browser tests need Chromium: install the package chromium of the system")
-    with playwright.sync_playwright() as session:
-        opened = session.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")
