@@ -4,6 +4,7 @@ The README is rendered from its Markdown with a plain style, as the pages of rep
 `make docs` does it. Both are photographed on a laptop and on a phone, the top of the page. Chromium must be installed.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "readme.html").write_text(readme_page())
         command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder / "site")]
-        subprocess.run(command, cwd=ROOT, check=True)
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
         browser = session.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for page, file in (("readme", folder / "readme.html"), ("site", folder / "site" / "index.html")):
             for suffix, size in SIZES.items():
