@@ -58,7 +58,7 @@ def test_the_paper_is_the_one_that_the_readme_names():
     assert PAPER["type"] == "article"
     assert all(map(is_author, PAPER["authors"]))
     readme = " ".join((ROOT / "README.md").read_text().split())
-    title, names = re.search(r"The paper is \*(.*?)\* \((.*?)\)", readme).groups()
+    title, names = re.search(r"fheat implements \*(.*?)\* \((.*?)\)", readme).groups()
     assert PAPER["title"] == title
     assert " and ".join(f"{one['given-names']} {one['family-names']}" for one in PAPER["authors"]) == names
 

@@ -68,7 +68,7 @@ def test_weights_that_are_finite_and_give_nan(larger_scans, tmp_path, capsys):
 def test_a_loss_that_is_not_finite_and_an_output_that_is_nan(config, tmp_path, monkeypatch):
     """The state decides, not the message: the same error of a run with finite losses goes on as it is."""
 
-    def broken(*anything):
+    def broken(*anything, **options):
         raise ValueError("the network's output is NaN")
 
     monkeypatch.setattr("fheat.training.validation.validate", broken)
