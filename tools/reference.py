@@ -24,6 +24,7 @@ from results import ROOT
 import fheat
 from fheat.cli import data as data_verbs
 from fheat.cli.main import VERBS
+from fheat.cli.options import field_docstrings, kind_of_options
 from fheat.methods.base import MethodSettings
 from fheat.methods.registry import list_methods, method_class
 from fheat.networks.fheat_seg import FHEATSeg
@@ -153,17 +154,11 @@ def _short_call(function: Callable[..., Any]) -> str:
 
 def _field_texts(kind: type) -> dict[str, str]:
     """Return the docstring below each public field of a class, of its bases too; its type where it has none."""
-    texts: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not one.__module__.startswith("fheat"):
-            continue
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, after in zip(node.body, [*node.body[1:], None], strict=True):
-            if isinstance(field, ast.AnnAssign) and not (name := ast.unparse(field.target)).startswith("_"):
-                told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                texts[name] = inspect.cleandoc(after.value.value) if told else _type_name(field.annotation)
-    return texts
+    return {
+        name: inspect.cleandoc(text) if text else _type_name(annotation)
+        for name, (annotation, text) in field_docstrings(kind).items()
+        if not name.startswith("_")
+    }
 
 
 def _type_name(annotation: ast.expr) -> str:
@@ -189,35 +184,11 @@ def verbs_page() -> str:
     return "\n".join(parts)
 
 
-class _Parsed(BaseException):
-    """Carries the class of options that a verb was about to parse."""
-
-
-def options_of(module: str) -> type:
-    """Return the dataclass whose fields are the options of a verb, as the verb itself gives it to the parser."""
-
-    def caught(kind: type, *arguments: Any, **settings: Any) -> Any:
-        raise _Parsed(kind)
-
-    verb = import_module(module)
-    name = "parse_settings" if hasattr(verb, "parse_settings") else "parse"
-    kept = getattr(verb, name)
-    setattr(verb, name, caught)
-    try:
-        verb.run([])
-    except _Parsed as parsed:
-        kind: type = parsed.args[0]
-        return kind
-    finally:
-        setattr(verb, name, kept)
-    raise ValueError(f"{module} parses no options")
-
-
 def _verb(verb: str, module: str) -> str:
-    kind = options_of(module)
+    kind = kind_of_options(import_module(module).run)
     assert is_dataclass(kind)
     texts, rows = _field_texts(kind), []
-    for field in fields(kind):
+    for field in (field for field in fields(kind) if field.name in texts):  # the others are training settings
         word = _metavar(kind, field.name) or f"--{field.name.replace('_', '-')}"
         needed = field.default is MISSING and field.default_factory is MISSING
         rows.append([f"`{word}`", "required" if needed else _default(field.default), _cell(texts[field.name])])

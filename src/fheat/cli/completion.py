@@ -5,13 +5,9 @@ the verbs parse, so nothing is listed twice. Options that depend on another one 
 completes the settings of its default network and method.
 """
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
-from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
@@ -20,7 +16,7 @@ from pydantic import BaseModel
 from fheat.cli import data
 from fheat.cli.completion_scripts import Option, Verb, bash_script, fish_script, zsh_script
 from fheat.cli.main import VERBS
-from fheat.cli.options import kind_of_options, parse
+from fheat.cli.options import field_docstrings, kind_of_options, parse
 from fheat.models.zoo import zoo_names
 
 HELP = Option(("-h", "--help"), "Show the options of the verb and exit.", takes_value=False)
@@ -67,7 +63,7 @@ def described(name: str, text: str, run_verb: Callable[[Sequence[str]], None]) -
 
 def _options(kind: type[Any], section: str = "") -> Iterator[Option]:
     """Yield the options of a dataclass, or of a section of settings, whose options are `--section.field`."""
-    texts = _texts(kind)
+    texts = {name: text for name, (_, text) in field_docstrings(kind).items()}
     for name, marks, of in _members(kind):
         if isinstance(of, type) and issubclass(of, BaseModel):
             yield from _options(of, f"{name}.")
@@ -125,17 +121,3 @@ def _default(kind: type[Any], name: str) -> Any:
         return kind.model_fields[name].default
     (field,) = (field for field in fields(kind) if field.name == name)
     return None if field.default is MISSING else field.default
-
-
-def _texts(kind: type[Any]) -> dict[str, str]:
-    """Return the docstring of every field of a class and of those it is made from, as they stand in its source."""
-    texts: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        except (OSError, TypeError):  # made while the program runs, or part of Python
-            continue
-        for field, text in pairwise(getattr(tree, "body", [])):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                texts[ast.unparse(field.target)] = str(text.value.value)
-    return texts

@@ -17,12 +17,12 @@ class Option:
     """One option of a verb."""
 
     words: tuple[str, ...]
-    """How it may be written: `--patch-size`, and shorter ways."""
+    """Its spellings: `--patch-size`, and shorter ones."""
     text: str
-    """What it does."""
+    """Its description in the help."""
     takes_value: bool = True
     values: tuple[str, ...] = ()
-    """What it takes, where only some words are possible; else files are offered."""
+    """The words that it takes, where only some are possible; else files are offered."""
 
     @property
     def title(self) -> str:
@@ -38,7 +38,7 @@ class Verb:
     text: str
     options: tuple[Option, ...]
     words: tuple[str, ...] = ()
-    """What its positional arguments may be, beside files."""
+    """Words that its positional arguments may be, beside files."""
 
     @property
     def valued(self) -> list[Option]:

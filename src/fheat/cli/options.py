@@ -1,11 +1,15 @@
 """Options of a verb: a dataclass becomes the parser, a wrong argument becomes one line."""
 
+import ast
 import contextlib
+import inspect
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
+from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -52,6 +56,29 @@ def kind_of_options(run_verb: Callable[[Sequence[str]], None]) -> type[Any]:
     finally:
         _ASKED_FOR_KIND.reset(token)
     raise TypeError(f"{run_verb.__module__} does not parse its options")
+
+
+def field_docstrings(kind: type[Any]) -> dict[str, tuple[ast.expr, str]]:
+    """Return annotation and docstring of every field of a class of fheat and of those it is made from, in their order.
+
+    They are read from the source, because Python keeps no docstring of a field; one without a docstring has an empty
+    one.
+    """
+    found: dict[str, tuple[ast.expr, str]] = {}
+    for one in reversed(kind.__mro__):
+        if not one.__module__.startswith("fheat"):
+            continue
+        try:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        except OSError:  # made while the program runs
+            continue
+        assert isinstance(tree, ast.ClassDef)
+        for field, after in zip_longest(tree.body, tree.body[1:]):
+            if isinstance(field, ast.AnnAssign):
+                told = after.value if isinstance(after, ast.Expr) else None
+                text = str(told.value) if isinstance(told, ast.Constant) else ""
+                found[ast.unparse(field.target)] = field.annotation, text
+    return found
 
 
 def given(options: Any, *names: str) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 
 from fheat.data.phantom import phantom
 from fheat.experiments.demo_data import FIELD_OF_VIEW, DemoData, scans_of_folder, synthetic_scans
-from fheat.experiments.demo_page import FirstMask, Tested, opening
+from fheat.experiments.demo_page import FirstMask, Tested, opening, shown_cases
 from fheat.figures.preview import preview_png
 from fheat.gates.cost import cost
 from fheat.gates.retire import retire
@@ -33,7 +33,7 @@ from fheat.networks.registry import spec_of
 from fheat.ops.gates import gates_of
 from fheat.report.curves import save_allocation_figure
 from fheat.report.write import write_report
-from fheat.studies.validation import segment_cases
+from fheat.studies.validation import ComparedScan, segment_cases
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.machine import machine
@@ -179,7 +179,7 @@ def _story(
         "precision": "float32",
     }
     with progress_bar("writing reports") as show:
-        top = opening(out, tested, first, amounts)
+        top = opening(out, tested, _shown(out, data, tested["cse"]), first, amounts)
         write_report(out / "cse", out / "report.html", opening=top, network="best", scans=0, progress=show)
         write_report(out / "supervised", progress=show)
     return {
@@ -238,6 +238,13 @@ def _test(out: Path, data: DemoData, method: str) -> list[Tested]:
     predictor = Predictor(out / method / "best", device="cpu")
     with progress_bar(f"testing {method}") as show:
         return [Tested.of(scan, predictor.classes) for scan in segment_cases(predictor, data.held_out, show)]
+
+
+def _shown(out: Path, data: DemoData, tested: list[Tested]) -> dict[str, ComparedScan]:
+    """Segment the scans that the page shows again: all of them would not fit into the memory of a small machine."""
+    wanted = shown_cases(tested).values()
+    cases = [case for case in data.held_out if case.id in wanted]
+    return {scan.case: scan for scan in segment_cases(Predictor(out / "cse" / "best", device="cpu"), cases)}
 
 
 def _by_class(scans: list[Tested]) -> dict[str, float]:

@@ -26,20 +26,18 @@ class FirstMask:
 
 @dataclass(frozen=True)
 class Tested:
-    """One held-out scan: Dice and volumes in millilitres by class, of prediction and reference, and its slices."""
+    """One held-out scan: Dice and volumes in millilitres by class, of prediction and reference."""
 
     case: str
     dice: Mapping[str, float]
     predicted: Mapping[str, float]
     reference: Mapping[str, float]
-    pictures: list[tuple[str, bytes]]
 
     @classmethod
     def of(cls, scan: ComparedScan, classes: Mapping[str, Sequence[int]]) -> "Tested":
         """Return what is kept of a scan that was segmented and compared."""
         predicted, reference = millilitres(scan.predicted, classes), millilitres(scan.reference, classes)
-        pictures = contour_pngs(scan.image, scan.predicted, scan.reference)
-        return cls(scan.case, scan.dice, predicted, reference, pictures)
+        return cls(scan.case, scan.dice, predicted, reference)
 
     @property
     def mean(self) -> float:
@@ -52,10 +50,23 @@ class Tested:
         return sorted(scans, key=lambda one: one.mean)[(len(scans) - 1) // 2]
 
 
+def shown_cases(scans: Sequence[Tested]) -> dict[str, str]:
+    """Return the scans that the page shows, in words and by name: that of median Dice and the one with the lowest."""
+    lowest = min(scans, key=lambda one: one.mean)
+    return {"the median of the held-out scans": Tested.middle(scans).case, "the lowest": lowest.case}
+
+
 def opening(
-    out: Path, tested: Mapping[str, Sequence[Tested]], first: FirstMask | None, facts: Mapping[str, str]
+    out: Path,
+    tested: Mapping[str, Sequence[Tested]],
+    shown: Mapping[str, ComparedScan],
+    first: FirstMask | None,
+    facts: Mapping[str, str],
 ) -> Opening:
-    """Return what stands before the allocation: result, scan by scan; the packaged model; machine, time and counts."""
+    """Return what stands before the allocation: result, scan by scan; the packaged model; machine, time and counts.
+
+    `shown` has the scans of `shown_cases`, segmented, by their names.
+    """
     dice = {method: fmean(one.mean for one in scans) for method, scans in tested.items()}
     margin = dice["cse"] - dice["supervised"]
     count = len(tested["cse"])
@@ -63,26 +74,27 @@ def opening(
         f"Dice on {count} scans that no training has seen: CSE {dice['cse']:.4f}, supervised-only "
         f"{dice['supervised']:.4f}, margin {margin:+.4f}."
     )
-    sections = [_result(tested["cse"]), _scan_by_scan(tested)]
+    sections = [_result(tested["cse"], shown), _scan_by_scan(tested)]
     if first is not None:
         sections.append(_packaged(first, out))
     sections.append(PageSection("What was done", table(("", ""), list(facts.items()), long=True)))
     return Opening("The demo: few labels and many scans", outcome, sections)
 
 
-def _result(scans: Sequence[Tested]) -> PageSection:
+def _result(scans: Sequence[Tested], shown: Mapping[str, ComparedScan]) -> PageSection:
     """Return pictures of the scan of median Dice and of the one with the lowest."""
+    numbers = {one.case: _numbers(one) for one in scans}
     words = (
         "CSE trains with the labels and with the scans that have none, supervised-only with the labels alone; network, "
         "labels, iterations, learning rate and seed are the same. Dice is 1 where mask and reference agree in every "
         "voxel, 0 where they share none. The pictures are of the best network of CSE."
     )
-    shown = {"the median of the held-out scans": Tested.middle(scans), "the lowest": min(scans, key=lambda s: s.mean)}
-    figures = [
-        figure(planes(one.pictures), f"{one.case}, {which}. Prediction in orange, reference in blue. {_numbers(one)}")
-        for which, one in shown.items()
-    ]
-    return PageSection("Result", paragraph(words) + "\n".join(figures))
+    figures = ""
+    for which, case in shown_cases(scans).items():
+        scan = shown[case]
+        pictures = planes(contour_pngs(scan.image, scan.predicted, scan.reference))
+        figures += figure(pictures, f"{case}, {which}. Prediction in orange, reference in blue. {numbers[case]}") + "\n"
+    return PageSection("Result", paragraph(words) + figures.rstrip("\n"))
 
 
 def _numbers(scan: Tested) -> str:

@@ -60,13 +60,14 @@ def read_cached(kind: str, key: str) -> bytes | None:
         found = read_capped(file, LARGEST_ENTRY)
     except (OSError, BadInput):
         return None
-    head, content = found[: len(_MARK) + 32], found[len(_MARK) + 32 :]
+    content = found[len(_MARK) + 32 :]
+    intact = found.startswith(_head(key, content))
     with contextlib.suppress(OSError):
-        if head != _head(key, content):
-            file.unlink()
-        else:
+        if intact:
             os.utime(file)
-    return content if head == _head(key, content) else None
+        else:
+            file.unlink()
+    return content if intact else None
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
