@@ -117,6 +117,14 @@ PLACES = (
     Place("scans/dataset.json", "probe model --data scans"),
     Place("scans/labelsTr/phantom_0000.nii.gz", "probe model --data scans --device cpu"),
     Place("a.json", "simulate --from a.json --out a.png"),
+    *(Place(f"model/{name}", "export model new.onnx --to onnx") for name in ("model.json", "model.safetensors")),
+    Place("other", "models --card other"),
+    Place("model/model.json", "models --card model"),
+    Place("a.onnx", "prompt a.onnx scan.nii.gz new.nii.gz --reference mask.nii.gz"),
+    Place("a.json", "prompt a.onnx scan.nii.gz new.nii.gz --boxes a.json"),
+    Place("other", "data import other"),
+    Place("other", "demo --data other --out new"),
+    Place("scans/dataset.json", "demo --data scans --out new --labelled 1 --iterations 1"),
 )
 TINY = ["--network", "miniature", "--patch-size", "16", "16", "16", "--labelled", "1", "--method", "supervised"]
 

@@ -266,3 +266,11 @@ def test_the_journal_of_a_run_that_has_just_begun_is_left_alone(tmp_path):
     beside.path.unlink()
     beside.begin(["case0.nii.gz"])
     assert beside.path.read_text() == head + '{"begun": "case0.nii.gz"}\n'
+
+
+def test_a_file_larger_than_the_memory_is_refused_at_once(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.nii"
+    huge.touch()
+    os.truncate(huge, 2**43)  # a sparse file: no blocks on the disk
+    with pytest.raises(BadInput, match="over the limit"):
+        scan_sha256([huge])

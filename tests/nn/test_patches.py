@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.layers import PatchConv3d, PatchTransposed3d
+from fheat.nn.layers import DepthwiseTransposed3d, PatchConv3d, PatchTransposed3d, Pointwise3d
 from fheat.ops import kernels
 
 
@@ -20,7 +20,7 @@ def both(layer, plain, x):
             y = network(value)
         weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
         (y * weight).sum().backward()
-        found.append([y.detach(), value.grad, network.weight.grad, network.bias.grad])
+        found.append([y.detach(), value.grad, *(parameter.grad for parameter in network.parameters())])
     return found
 
 
@@ -61,3 +61,15 @@ def test_without_a_gpu_they_are_the_convolutions():
     assert torch.equal(down(x), F.conv3d(x, down.weight, down.bias, stride=2))
     assert torch.equal(up(x), F.conv_transpose3d(x, up.weight, up.bias, stride=2))
     assert torch.equal(up(x, output_size=[9, 8, 8]), nn.ConvTranspose3d.forward(up, x, output_size=[9, 8, 8]))
+
+
+@pytest.mark.parametrize(("side", "grid"), [(1, (3, 4, 1)), (2, (3, 4, 1)), (4, (2, 1, 3))])
+def test_voxels_to_patches_channel_by_channel(side, grid):
+    plain = nn.ConvTranspose3d(5, 5, side, stride=side, groups=5)
+    assert_close(*both(DepthwiseTransposed3d(5, side), plain, torch.randn(2, 5, *grid)))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_products_in_each_voxel(layout):
+    x = torch.randn(2, 5, 3, 4, 2).contiguous(memory_format=layout)
+    assert_close(*both(Pointwise3d(5, 7), nn.Conv3d(5, 7, 1, bias=False), x))

@@ -5,6 +5,7 @@ import torch
 
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn.light_attention import GatedMixer, LightAttention, LightAttentionStage
+from fheat.ops import kernels
 
 
 @pytest.mark.parametrize(("stride", "heads"), [(1, 1), (2, 2), (2, 4)])
@@ -38,6 +39,28 @@ def test_grids_the_stride_does_not_divide(grid):
     features, attention = stage.attend(torch.randn(1, 24, *grid))
     assert features.shape == (1, 24, *grid)
     assert attention.shape == (1, 1, *[-(-n // 4) for n in grid])
+
+
+def test_a_stage_by_kernels_equals_the_plain_one_with_all_gradients():
+    stage, exact = (LightAttentionStage(12, 1, 2, 1) for _ in range(2))
+    exact = exact.double()
+    exact.load_state_dict(stage.state_dict())
+    x, weights = torch.randn(2, 2, 12, 5, 4, 3)
+    inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
+    with kernels.use("always"):
+        found = stage.attend(inputs[0])
+    expected = exact.attend(inputs[1])
+    for one, other in zip(found, expected, strict=True):
+        assert distance(one, other) < 1e-5
+    (found[0] * weights).sum().backward()
+    (expected[0] * weights).sum().backward()
+    assert distance(inputs[0].grad, inputs[1].grad) < 1e-4
+    for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
+        assert distance(one.grad, other.grad) < 1e-3, name
+
+
+def distance(found, expected):
+    return ((found.double() - expected).norm() / expected.norm()).item()
 
 
 def test_attention_refuses_widths_it_cannot_split():

@@ -77,18 +77,25 @@ def gate_at(delta):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "delta"),
-    [(0, 0.7), (1, None), (1, -0.1), (2, 0.7)],
-    ids=["small", "retired", "closed", "large"],
+    ("shape", "delta", "mixer"),
+    [
+        (0, 0.7, {}),
+        (1, None, {}),
+        (1, -0.1, {}),
+        (2, 0.7, {}),
+        (0, 0.7, {"kind": "gelu"}),
+        (0, None, {"ratio": 2}),
+    ],
+    ids=["small", "retired", "closed", "large", "gelu", "ratio"],
 )
-def test_a_stage_and_all_its_gradients(shape, delta):
+def test_a_stage_and_all_its_gradients(shape, delta, mixer):
     samples, channels, grid = SHAPES[shape]
     gate = gate_at(delta)
-    stage = shaken(FHEATStage(channels, 1, gate))
+    stage = shaken(FHEATStage(channels, 1, gate, **mixer))
     if gate.delta is not None:
         with torch.no_grad():
             gate.delta.fill_(delta)
-    exact = twin(stage, lambda: FHEATStage(channels, 1, gate_at(delta)))
+    exact = twin(stage, lambda: FHEATStage(channels, 1, gate_at(delta), **mixer))
     x = torch.randn(samples, channels, *grid)
     weights = torch.randn(samples, channels, *grid)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
@@ -198,9 +205,6 @@ def test_plain_code_runs_where_kernels_cannot():
     with kernels.use("always"):
         stage(x)
     assert seen == [1], "a hook inside a stage is called, so the stage was not fused"
-    wide = FHEATStage(8, 1, gate_at(0.2), ratio=2)
-    with kernels.use("always"):
-        assert torch.equal(wide(x), wide(x))
     assert isinstance(stage.blocks[0].first, FHEATBlock)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.memory import machine_bytes
 from fheat.models.card import Card
 from fheat.system.claims import Holder, this_process
 from fheat.system.errors import BadInput, located
@@ -187,22 +188,24 @@ def weights_digest(network: nn.Module, facts: str = "") -> "hashlib._Hash":
 def scan_sha256(images: Sequence[Path], files: Sequence[Path] = ()) -> tuple[str, ...]:
     """Return the hash of each file of a scan; of a DICOM series that of its visible files with their names.
 
-    `files` are the slices of a series, where not all files in its folder belong to it.
+    `files` are the slices of a series, where not all files in its folder belong to it. A file larger than the memory of
+    this machine raises `BadInput` at once: it could not be read as a scan, and to hash it can take hours.
     """
-    return tuple(_series_sha256(image, files) if image.is_dir() else file_sha256(image) for image in images)
+    most = machine_bytes()
+    return tuple(_series_sha256(image, files, most) if image.is_dir() else file_sha256(image, most) for image in images)
 
 
-def file_sha256(path: Path) -> str:
-    """Return the hash of a regular file; anything else raises `BadInput`, at once."""
-    with open_regular(path) as file:
+def file_sha256(path: Path, limit: int | None = None) -> str:
+    """Return the hash of a regular file of at most `limit` bytes; anything else raises `BadInput`, at once."""
+    with open_regular(path, limit) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _series_sha256(folder: Path, files: Sequence[Path]) -> str:
+def _series_sha256(folder: Path, files: Sequence[Path], limit: int | None) -> str:
     digest = hashlib.sha256()
     for file in sorted(files or folder.iterdir()):
         if file.is_file() and not file.name.startswith("."):
-            digest.update(f"{os.fsencode(file.name).hex()} {file_sha256(file)}\n".encode())
+            digest.update(f"{os.fsencode(file.name).hex()} {file_sha256(file, limit)}\n".encode())
     return digest.hexdigest()
 
 

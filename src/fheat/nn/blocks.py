@@ -52,7 +52,6 @@ class FHEATStage(nn.Module):
     def __init__(self, channels: int, depth: int, gate: nn.Module, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
         self.gate = gate
-        self.plain = kind != "kan" or ratio != 1
         self.blocks = nn.ModuleList(LightBlock(channels, kind=kind, ratio=ratio) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +64,7 @@ class FHEATStage(nn.Module):
         return x, y.detach().abs().mean(dim=1, keepdim=True)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.plain and kernels.usable(x) and fusable(self.blocks, self.gate):
+        if kernels.usable(x) and fusable(self.blocks, self.gate):
             return run_fused(x, self.blocks, self.gate)
         y = x
         for block in self.blocks:

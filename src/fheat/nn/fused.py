@@ -16,19 +16,25 @@ from fheat.ops.spectral_mixer import SpectralMixer
 if TYPE_CHECKING:
     from fheat.nn.blocks import FHEATBlock
 
-_PARTS = (
+Parts = tuple[tuple[str, type[nn.Module]], ...]
+
+_FIRST_HALF: Parts = (
     ("fheat", FHEAT), ("fheat.depthwise", nn.Conv3d), ("fheat.project", nn.Conv3d), ("fheat.norm", OneGroupNorm),
-    ("fheat.out", nn.Conv3d), ("fheat_norm", OneGroupNorm), ("mixer", KAN3D), ("mixer.0", OneGroupNorm),
-    ("mixer.1", nn.Conv3d), ("mixer.2", Rational), ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
+    ("fheat.out", nn.Conv3d), ("fheat_norm", OneGroupNorm),
 )  # fmt: skip
-"""Submodules of an FHEAT block, in the order in which the kernels take their weights and biases."""
+_SECOND_HALF: Parts = (
+    ("mixer", KAN3D), ("mixer.0", OneGroupNorm), ("mixer.1", nn.Conv3d), ("mixer.2", Rational),
+    ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
+)  # fmt: skip
+"""Submodules of the halves of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
 
 def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
     """Return whether kernels can run the light blocks of a stage: they read the weights and call no submodule.
 
     They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, if the stage is
-    too wide, or if what stands in the place of the gate is no gate or does something else in every call.
+    too wide, or if what stands in the place of the gate is no gate or does something else in every call. A mixer other
+    than KAN3D of ratio 1 is no obstacle: it runs as a module between kernels.
     """
     return (
         _fusable_gate(gate)
@@ -37,8 +43,8 @@ def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
             type(light.depthwise) is nn.Conv3d
             and light.depthwise.in_channels <= WIDEST
             and not any(_has_hooks(module) for module in light.modules())
-            and _as_built(light.first)
-            and _as_built(light.second)
+            and _as_built(light.first, _FIRST_HALF)
+            and _as_built(light.second, _FIRST_HALF)
             for light in blocks
         )
     )
@@ -59,9 +65,13 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
         for light, *_ in layers:
             x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):
-                values, eps = _values(block), block.fheat_norm.eps
-                x, moments, y = fheat_half(x, response, FHEATWeights(*values[:10]), next(table), eps)
-                x = mixer_half(x, moments, MixerWeights(*values[10:]), eps)
+                eps = block.fheat_norm.eps
+                x, moments, y = fheat_half(x, response, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
+                if _small_kan(block, x.shape[-1]):
+                    x = mixer_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
+                else:
+                    mixed = block.mixer_norm(block.mixer(x.permute(0, 4, 1, 2, 3)))
+                    x = x + mixed.permute(0, 2, 3, 4, 1)
     return x.permute(0, 4, 1, 2, 3), y.permute(0, 4, 1, 2, 3)
 
 
@@ -71,23 +81,28 @@ def _fusable_gate(gate: nn.Module) -> bool:
     return isinstance(gate, SpectralMixer) and gate.retired
 
 
-def _values(block: "FHEATBlock") -> list[Tensor]:
-    """Return the parameters of a block: ten of its first half, then ten of its second."""
+def _small_kan(block: "FHEATBlock", channels: int) -> bool:
+    """Return whether the mixer of a block is the one that has a kernel: KAN3D of ratio 1."""
+    return _as_built(block, _SECOND_HALF) and block.get_submodule("mixer.1").out_channels == channels
+
+
+def _values(block: "FHEATBlock", parts: Parts) -> list[Tensor]:
+    """Return the ten parameters of one half of a block."""
     names = {FHEAT: (), KAN3D: (), Rational: ("numerator", "denominator")}
     return [
-        getattr(block.get_submodule(part), name)
-        for part, kind in _PARTS
-        for name in names.get(kind, ("weight", "bias"))
+        getattr(block.get_submodule(part), name) for part, kind in parts for name in names.get(kind, ("weight", "bias"))
     ]
 
 
-def _as_built(block: "FHEATBlock") -> bool:
-    parts = [(block.get_submodule(name), kind) for name, kind in _PARTS]
-    epsilons = {part.eps for part, _ in parts if isinstance(part, OneGroupNorm)}
+def _as_built(block: "FHEATBlock", parts: Parts) -> bool:
+    if type(block.mixer) is not KAN3D and parts is _SECOND_HALF:
+        return False
+    built = [(block.get_submodule(name), kind) for name, kind in parts]
+    epsilons = {part.eps for part, _ in built if isinstance(part, OneGroupNorm)}
     return (
-        all(type(part) is kind for part, kind in parts)
-        and len(epsilons) == 1
-        and all(part.bias is not None for part, _ in parts if isinstance(part, nn.Conv3d))
+        all(type(part) is kind for part, kind in built)
+        and epsilons == {block.fheat_norm.eps}
+        and all(part.bias is not None for part, _ in built if isinstance(part, nn.Conv3d))
     )
 
 

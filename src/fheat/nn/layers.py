@@ -6,6 +6,7 @@ everywhere else.
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -122,6 +123,70 @@ class PatchTransposed3d(nn.ConvTranspose3d):
         if self.channels_last:
             return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).permute(0, 4, 1, 2, 3)
         return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)
+
+
+class Pointwise3d(nn.Conv3d):
+    """1x1x1 convolution without bias: y = W x in every voxel.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, X, Y, Z). On a GPU it is one matrix product, with channels last in memory.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        return pointwise(x, self.weight)
+
+
+def pointwise(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the 1x1x1 convolution of (N, in, X, Y, Z) with weights (out, in, 1, 1, 1)."""
+    if x.ndim != 5 or not kernels.usable(x):
+        return F.conv3d(x, weight)
+    return F.linear(x.permute(0, 2, 3, 4, 1), weight.flatten(1)).permute(0, 4, 1, 2, 3)
+
+
+class ResidualDepthwise3d(nn.Conv3d):
+    """x + DWConv3(x): a depthwise 3x3x3 convolution without bias added to its input, by a fused kernel on a GPU.
+
+    Shapes: (N, C, X, Y, Z) -> the same. Identity case: weights of zero.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, padding=1, groups=channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve and add."""
+        if x.ndim != 5 or not kernels.usable(x):
+            return x + super().forward(x)
+        from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
+
+        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        with kernels.on_device(x):
+            (table,) = weight_tables([self.weight])
+            return residual_depthwise(channels_last, self.weight, table).permute(0, 4, 1, 2, 3)
+
+
+class DepthwiseTransposed3d(nn.ConvTranspose3d):
+    """Depthwise convolution that turns each voxel into a patch of `side` voxels per axis: patch = w x + b.
+
+    Shapes: (N, C, X, Y, Z) -> (N, C, side X, side Y, side Z). On a GPU it is one broadcast product, with channels last
+    in memory.
+    """
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__(channels, channels, side, stride=side, groups=channels)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x) or self.bias is None:
+            return super().forward(x, output_size)
+        side = self.stride[0]
+        samples, channels, a, b, c = x.shape
+        voxels = x.permute(0, 2, 3, 4, 1).reshape(samples, a, 1, b, 1, c, 1, channels)
+        weight = self.weight.permute(1, 2, 3, 4, 0).reshape(side, 1, side, 1, side, channels)
+        patches = torch.addcmul(self.bias, voxels.float(), weight.float())
+        return patches.reshape(samples, side * a, side * b, side * c, channels).permute(0, 4, 1, 2, 3)
 
 
 class Stem(nn.Sequential):

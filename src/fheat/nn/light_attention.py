@@ -6,9 +6,17 @@ the attention map stays on its own token grid instead of being resized to a fixe
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fheat.nn.layers import crop_to, one_group
+from fheat.nn.layers import (
+    DepthwiseTransposed3d,
+    Pointwise3d,
+    ResidualDepthwise3d,
+    crop_to,
+    one_group,
+    pointwise,
+)
 from fheat.ops.dct import autocasts, without_autocast
 
 
@@ -31,13 +39,13 @@ class LightAttention(nn.Module):
             )
         self.heads = heads
         self.stride = stride
-        self.qkv = nn.Conv3d(third, 3 * third, 1, bias=False)
+        self.qkv = Pointwise3d(third, 3 * third)
         self.fine = _local_branch(third, 3)
         self.coarse = _local_branch(third, 5)
         self.recover = nn.Sequential(
-            nn.ConvTranspose3d(channels, channels, stride, stride=stride, groups=channels),
+            DepthwiseTransposed3d(channels, stride),
             one_group(channels),
-            nn.Conv3d(channels, channels, 1, bias=False),
+            Pointwise3d(channels, channels),
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,13 +72,14 @@ class GatedMixer(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.value = nn.Conv3d(channels, 2 * channels, 1, bias=False)
-        self.gating = nn.Conv3d(channels, 2 * channels, 1, bias=False)
-        self.recover = nn.Conv3d(2 * channels, channels, 1, bias=False)
+        self.value = Pointwise3d(channels, 2 * channels)
+        self.gating = Pointwise3d(channels, 2 * channels)
+        self.recover = Pointwise3d(2 * channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the channels of (N, C, X, Y, Z)."""
-        out: Tensor = self.recover(self.value(x) * self.gating(x).sigmoid())
+        both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))
+        out: Tensor = self.recover(F.glu(both, dim=1))
         return out
 
 
@@ -79,13 +88,13 @@ class LightAttentionBlock(nn.Module):
 
     def __init__(self, channels: int, stride: int, heads: int) -> None:
         super().__init__()
-        self.depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.depthwise = ResidualDepthwise3d(channels)
         self.attentions = nn.ModuleList(LightAttention(channels, stride, heads) for _ in range(2))
         self.mixers = nn.ModuleList(GatedMixer(channels) for _ in range(2))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the attention map of the last attention."""
-        x = x + self.depthwise(x)
+        x = self.depthwise(x)
         attention = x
         for attend, mix in zip(self.attentions, self.mixers, strict=True):
             mixed, attention = attend(x)
@@ -121,7 +130,7 @@ class LightAttentionStage(nn.Module):
 def _local_branch(channels: int, kernel: int) -> nn.Sequential:
     half = channels // 2
     return nn.Sequential(
-        nn.Conv3d(channels, half, 1, bias=False),
+        Pointwise3d(channels, half),
         nn.BatchNorm3d(half),
         nn.GELU(),
         nn.Conv3d(half, channels, kernel, padding=kernel // 2, groups=half, bias=False),
