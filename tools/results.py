@@ -126,10 +126,13 @@ def split_machine(machine: dict[str, Any]) -> tuple[dict[str, Any], dict[str, st
     return hardware, {package: version for package, version in machine.items() if package not in hardware}
 
 
-def arguments(description: str | None, name: str, *, rounds: int, data: str | None = None) -> argparse.Namespace:
+def arguments(
+    description: str | None, name: str, *, rounds: int, data: str | None = None, **words: str
+) -> argparse.Namespace:
     """Read --device, --rounds and --out from the command line; `out` is benchmarks/results/NAME-DEVICE.json by default.
 
-    With `data`, which says what the folder holds, --data is read as well. The attribute `name` is NAME-DEVICE.
+    With `data`, which says what the folder holds, --data is read as well, and so is an option for each of `words`, with
+    its help. The attribute `name` is NAME-DEVICE.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -137,6 +140,8 @@ def arguments(description: str | None, name: str, *, rounds: int, data: str | No
     parser.add_argument("--out", type=Path, help=f"result file (default: benchmarks/results/{name}-DEVICE.json)")
     if data is not None:
         parser.add_argument("--data", type=Path, help=data)
+    for word, meaning in words.items():
+        parser.add_argument(f"--{word}", help=meaning)
     options = parser.parse_args()
     options.name = f"{name}-{options.device}"
     options.out = options.out or RESULTS / f"{options.name}.json"

@@ -19,11 +19,14 @@ def error(found, expected):
 
 @pytest.fixture(scope="module")
 def networks():
+    return pair("fheat_seg")
+
+
+def pair(name, **options):
     torch.manual_seed(0)
-    model = create_model("fheat_seg", patch_size=PATCH, dropout=0.0).cuda()
-    exact = create_model("fheat_seg", patch_size=PATCH, dropout=0.0).cuda().double()
+    model, exact = (create_model(name, patch_size=PATCH, dropout=0.0, **options).cuda() for _ in range(2))
     exact.load_state_dict(model.state_dict())
-    return model, exact
+    return model, exact.double()
 
 
 def logits_and_gradients(model, x, weights, mode, half):
@@ -35,8 +38,13 @@ def logits_and_gradients(model, x, weights, mode, half):
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
-def test_the_network_is_as_exact_as_the_plain_one(networks, half):
-    model, exact = networks
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("fheat_seg", {}), ("fheat_seg", {"mixer": "gelu"}), ("fheat_seg", {"kan_ratio": 2}), ("light_unetr", {})],
+    ids=["fheat_seg", "gelu", "ratio", "light_unetr"],
+)
+def test_the_network_is_as_exact_as_the_plain_one(name, options, half):
+    model, exact = pair(name, **options)
     x, weights = torch.randn(2, 1, *PATCH, device="cuda"), torch.randn(2, 2, *PATCH, device="cuda")
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(model, x, weights, "never", half)
