@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.layers import DepthwiseTransposed3d, PatchConv3d, PatchTransposed3d, Pointwise3d
+from fheat.nn.layers import DepthwiseTransposed3d, GroupedConv3d, PatchConv3d, PatchTransposed3d, Pointwise3d
 from fheat.ops import kernels
 
 
@@ -73,3 +73,10 @@ def test_voxels_to_patches_channel_by_channel(side, grid):
 def test_products_in_each_voxel(layout):
     x = torch.randn(2, 5, 3, 4, 2).contiguous(memory_format=layout)
     assert_close(*both(Pointwise3d(5, 7), nn.Conv3d(5, 7, 1, bias=False), x))
+
+
+@pytest.mark.parametrize(("channels", "share", "side"), [(3, 2, 3), (2, 2, 5), (4, 1, 3), (1, 3, 1)])
+@pytest.mark.parametrize("grid", [(3, 4, 2), (1, 1, 1)])
+def test_groups_of_one_channel(channels, share, side, grid):
+    plain = nn.Conv3d(channels, share * channels, side, padding=side // 2, groups=channels, bias=False)
+    assert_close(*both(GroupedConv3d(channels, share * channels, side), plain, torch.randn(2, channels, *grid)))

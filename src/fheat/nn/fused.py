@@ -83,7 +83,7 @@ def _fusable_gate(gate: nn.Module) -> bool:
 
 def _small_kan(block: "FHEATBlock", channels: int) -> bool:
     """Return whether the mixer of a block is the one that has a kernel: KAN3D of ratio 1."""
-    return _as_built(block, _SECOND_HALF) and block.get_submodule("mixer.1").out_channels == channels
+    return _as_built(block, _SECOND_HALF) and bool(block.get_submodule("mixer.1").out_channels == channels)
 
 
 def _values(block: "FHEATBlock", parts: Parts) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fheat.nn.layers import (
     DepthwiseTransposed3d,
+    GroupedConv3d,
     Pointwise3d,
     ResidualDepthwise3d,
     crop_to,
@@ -133,6 +134,6 @@ def _local_branch(channels: int, kernel: int) -> nn.Sequential:
         Pointwise3d(channels, half),
         nn.BatchNorm3d(half),
         nn.GELU(),
-        nn.Conv3d(half, channels, kernel, padding=kernel // 2, groups=half, bias=False),
+        GroupedConv3d(half, channels, kernel),
         nn.GELU(),
     )
