@@ -1,5 +1,6 @@
 """From rows to runs: the settings of the protocol, shared runs, other lengths, and what rows need."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,17 @@ def test_runs_have_the_windows_and_lengths_of_the_protocol(plan):
     (pancreas, *_) = plan_row(item("table2").row("pancreas-6/light-unetr"), plan).runs
     assert pancreas.scoring.stride == (16, 16, 4)
     assert pancreas.settings.preprocessing.intensity == "none"
-    assert pancreas.settings.optimiser.precision == "fp32"
+    assert pancreas.settings.optimiser.precision == "bf16"
+
+
+def test_a_method_trains_for_its_own_number_of_iterations(plan):
+    def lengths(name, plan):
+        planned = plan_row(item("methods").row(name), plan)
+        return planned.iterations, *(run.settings.schedule.iterations for run in planned.runs)
+
+    assert lengths("la-4/fheat-seg-by-ua-mt", plan) == (6000, 6000)
+    assert lengths("la-4/fheat-seg-by-bcp", plan) == (16_000, 16_000)
+    assert lengths("la-4/fheat-seg-by-caml", replace(plan, iterations=1600)) == (1500, 1500)
 
 
 def test_every_row_that_exists_has_settings_that_fit_together(plan):

@@ -290,7 +290,7 @@ def test_networks_fit_the_channels_and_classes_of_their_dataset(row, plan):
     classes = len(regions) if any(len(values) > 1 for values in regions.values()) else len(regions) + 1
     options = {
         name.removeprefix("network."): value
-        for name, value in {**row.options, **plan.tiny.options(row.network)}.items()
+        for name, value in {**row.options, **plan.tiny.options(row.network, row.method)}.items()
         if name.startswith("network.")
     }
     patch = plan.tiny.patch_size

@@ -27,7 +27,7 @@ class Reproduce:
     done are read, interrupted ones go on, and the same command can be given again with more data or seeds. Markdown,
     CSV and figures of every item are written to --out. What fails is named, the others go on, and the exit code is 3.
 
-    Items: table1 to table6, fig1 to fig9, section5; all of them if none is named.
+    Items: table1 to table6, fig1 to fig9, section5, methods; all of them if none is named.
 
     Example: fheat reproduce --list
 

@@ -33,7 +33,7 @@ def run_minutes(row: Row, plan: Plan, device: Device, measured: Measured | None 
     per_second = (measured or {}).get((device, row.network, row.method))
     if per_second is None:
         per_second = _stored_speed(row, plan, device)
-    return None if per_second is None else plan.length / per_second / 60
+    return None if per_second is None else plan.length_of(row) / per_second / 60
 
 
 def _stored_speed(row: Row, plan: Plan, device: Device) -> float | None:

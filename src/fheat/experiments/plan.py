@@ -14,6 +14,7 @@ from fheat.system.progress import Progress, silent
 from fheat.system.settings import nearest
 from fheat.training.settings import ScheduleSettings
 
+ITERATIONS: Final = "schedule.iterations"
 FULL: Final = ScheduleSettings().iterations
 """Number of iterations of a run of full length, that of the paper."""
 PHANTOMS: Final = "phantoms"
@@ -27,6 +28,8 @@ _SMALLEST: Final[dict[str, dict[str, Any]]] = {
 """Options that make a network of other packages as small as it can be."""
 _ONE_VOXEL = ("light_unetr", "light_unetr_l", "segformer3d", "fheat_segformer3d", "amber_afno")
 """Networks with a batch norm over a single voxel of each tiny crop, which needs two crops to be trained."""
+_PAIRS: Final = ("bcp",)
+"""Methods that paste one half of a batch into the other."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Tiny:
     iterations: int = 2
     labels: int = 2
 
-    def options(self, network: str) -> dict[str, Any]:
-        """Return a batch that the norms of a network can be trained with, few batches to probe, and small options."""
-        batch = 2 if network in _ONE_VOXEL else 1
+    def options(self, network: str, method: str) -> dict[str, Any]:
+        """Return a batch that network and method can be trained with, few batches to probe, and small options."""
+        batch = 2 if network in _ONE_VOXEL or method in _PAIRS else 1
         return {"data.batch": batch, "research.probe_batches": 2, **_SMALLEST.get(network, {})}
 
 
@@ -66,6 +69,11 @@ class Plan:
     def length(self) -> int:
         """Number of iterations of a run."""
         return self.iterations or (FULL if self.tiny is None else self.tiny.iterations)
+
+    def length_of(self, row: Row) -> int:
+        """Return the number of iterations of a row's runs; a method with a number of its own has as large a share."""
+        own = int(row.options.get(ITERATIONS, FULL))
+        return max(round(own * self.length / FULL), 1)
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
         """Return the seeds with which a row is trained."""

@@ -22,6 +22,7 @@ ITEMS: Final = (
     *(f"table{number}" for number in range(1, 7)),
     *(f"fig{number}" for number in range(1, 10)),
     "section5",
+    "methods",
 )
 """Names of all items, in the order in which they are shown."""
 DEFAULT_METHOD: Final = "cse"

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
-from fheat.experiments.plan import FULL, Plan, remedy
+from fheat.experiments.plan import FULL, ITERATIONS, Plan, remedy
 from fheat.experiments.planned import Outcome, PlannedRun
 from fheat.experiments.records import Row, datasets
 from fheat.experiments.scoring import Scoring
@@ -64,13 +64,14 @@ class RowPlan:
 
 def plan_row(row: Row, plan: Plan) -> RowPlan:
     """Return the runs of a row, or what they need; raise `BadInput` where the dataset or the options are at fault."""
+    length = plan.length_of(row)
     if needs := missing_parts(row.network, row.method):
-        return RowPlan(row, plan.length, needs=needs)
+        return RowPlan(row, length, needs=needs)
     if row.dataset not in plan.data:
-        return RowPlan(row, plan.length, no_data=True)
+        return RowPlan(row, length, no_data=True)
     split, cases = scored_cases(plan.data[row.dataset])
     runs = tuple(_planned(row, seed, split, plan) for seed in plan.seeds_of(row))
-    return RowPlan(row, plan.length, runs=runs, split=split, scans=len(cases))
+    return RowPlan(row, length, runs=runs, split=split, scans=len(cases))
 
 
 def missing_parts(network: str, method: str | None = None) -> str:
@@ -96,8 +97,9 @@ def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:
     dataset, folder = datasets()[row.dataset], plan.data[row.dataset]
     patch, stride = plan.patch_and_stride(dataset)
     labels = row.labels if plan.tiny is None or row.labels is None else plan.tiny.labels
-    options = options_for(row.options, plan.length)
-    smallest = {} if plan.tiny is None else plan.tiny.options(row.network)
+    length = plan.length_of(row)
+    options = options_for(row.options, length)
+    smallest = {} if plan.tiny is None else plan.tiny.options(row.network, row.method)
     values: dict[str, Any] = {
         "data.folder": str(folder),
         "data.labelled": labels,
@@ -105,7 +107,7 @@ def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:
         "network.name": row.network,
         "method.name": row.method,
         "schedule.seed": seed,
-        **_schedule(plan.length),
+        **_schedule(length),
         **(dataset.settings if plan.tiny is None else {}),
         **options,
         **smallest,
@@ -125,7 +127,7 @@ def options_for(options: Mapping[str, Any], iterations: int) -> dict[str, Any]:
     def moved(at: int, last: int) -> int:
         return min(max(round(at * iterations / FULL), 1 if at else 0), last)
 
-    scaled = dict(options)
+    scaled = {name: value for name, value in options.items() if name != ITERATIONS}
     if iterations == FULL:
         return scaled
     if _PROBE in scaled:
