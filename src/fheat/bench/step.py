@@ -65,7 +65,7 @@ def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: in
         network,
         rule,
         Batches(_store(timer, patch), draws, patch),
-        AdamW(network, slow, rule.trained(), rule),
+        rule.own_optimiser(network) or AdamW(network, slow, rule.trained(), rule),
         Schedule(iterations),
         precision=torch.bfloat16 if timer.precision == "bfloat16" else torch.float32,
     )

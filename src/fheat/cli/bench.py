@@ -17,7 +17,7 @@ from fheat.bench.step import METHODS
 from fheat.bench.timing import Precision
 from fheat.cli.main import UsageError
 from fheat.cli.options import parse, without_out
-from fheat.methods.registry import method_class
+from fheat.methods.registry import list_methods, method_class
 from fheat.system.files import check_new_file
 from fheat.system.progress import progress_bar
 
@@ -52,7 +52,8 @@ class Bench:
     """Number of windows in a forward pass, by default 1 and in scans 4; for step the number of labelled scans, and of
     unlabelled ones, by default 2."""
     method: str = "both"
-    """Training method of step, see fheat train --help; both takes one with and one without unlabelled scans."""
+    """Training method of step, see fheat train --help; both takes one with and one without unlabelled scans, all takes
+    every one."""
     sizes: str = ""
     """Window sizes to grow through, such as 64,96,112x112x80."""
     channels: str = ""
@@ -114,7 +115,7 @@ def _plan(options: Bench) -> Plan:
         precision=options.precision,
         patch=options.patch,
         batch=options.batch,
-        methods=METHODS if options.method == "both" else (_known_method(options.method),),
+        methods=_methods(options.method),
         sizes=grids(options.sizes, "sizes") if options.sizes else (),
         channels=numbers(options.channels, "channels") if options.channels else (),
         batches=numbers(options.batches, "batches") if options.batches else (),
@@ -122,6 +123,12 @@ def _plan(options: Bench) -> Plan:
         stride=options.stride,
         seed=options.seed,
     )
+
+
+def _methods(asked: str) -> tuple[str, ...]:
+    if asked == "all":
+        return tuple(list_methods())
+    return METHODS if asked == "both" else (_known_method(asked),)
 
 
 def _known_method(name: str) -> str:
