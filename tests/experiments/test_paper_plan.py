@@ -47,6 +47,16 @@ def test_runs_have_the_windows_and_lengths_of_the_protocol(plan):
     assert pancreas.settings.optimiser.precision == "bf16"
 
 
+def test_rivals_turn_and_mirror_crops_where_their_protocols_do(plan):
+    def augmentation(table, row):
+        return plan_row(item(table).row(row), plan).runs[0].settings.data.augment
+
+    assert augmentation("table2", "la-4/bcp") == augmentation("methods", "brats-25/fheat-seg-by-bcp") == "rotate"
+    assert augmentation("methods", "la-4/fheat-seg-by-supervised") == "rotate"
+    assert augmentation("table2", "pancreas-6/bcp") == "none"
+    assert augmentation("table2", "la-4/light-unetr") == augmentation("table4", "la-all/fheat-seg") == "none"
+
+
 def test_a_method_trains_for_its_own_number_of_iterations(plan):
     def lengths(name, plan):
         planned = plan_row(item("methods").row(name), plan)

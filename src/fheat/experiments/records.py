@@ -64,6 +64,8 @@ class PaperDataset(Section):
     """Whether only the largest component of each class is scored."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every run on it, by dotted name."""
+    few_labels: dict[str, Any] = Field(default_factory=dict)
+    """Settings besides, of every run with few labels by a method other than CSE."""
     note: str = ""
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from fheat.data.case import Case
 from fheat.data.layouts import open_dataset
 from fheat.experiments.plan import FULL, ITERATIONS, Plan, remedy
 from fheat.experiments.planned import Outcome, PlannedRun
-from fheat.experiments.records import Row, datasets
+from fheat.experiments.records import DEFAULT_METHOD, PaperDataset, Row, datasets
 from fheat.experiments.scoring import Scoring
 from fheat.experiments.sweep import word
 from fheat.methods.registry import list_methods
@@ -108,7 +108,7 @@ def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:
         "method.name": row.method,
         "schedule.seed": seed,
         **_schedule(length),
-        **(dataset.settings if plan.tiny is None else {}),
+        **(_protocol(row, dataset) if plan.tiny is None else {}),
         **options,
         **smallest,
     }
@@ -119,6 +119,12 @@ def _planned(row: Row, seed: int, split: Split, plan: Plan) -> PlannedRun:
     words = (place, labels or "all", row.method, row.network, *varied, "seed", seed)
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(map(str, words)))
     return PlannedRun(name.lstrip("._-"), settings, scoring)
+
+
+def _protocol(row: Row, dataset: PaperDataset) -> dict[str, Any]:
+    """Return what the protocols on a dataset have in common: methods other than CSE turn and mirror few crops."""
+    rival = row.labels is not None and row.method != DEFAULT_METHOD
+    return dataset.settings | (dataset.few_labels if rival else {})
 
 
 def options_for(options: Mapping[str, Any], iterations: int) -> dict[str, Any]:
