@@ -19,7 +19,9 @@ MODULES = [*sorted(VERBS.keys() - AT_ONCE), "models_cost", *(f"data_{name}" for 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_verb_shows_that_it_works(name):
     source = (Path(fheat.cli.__file__).parent / f"{name}.py").read_text()
-    assert re.search(r"\b(progress_bar|gate_screen|run_screen)\b[\s,(]", source), "a verb without a bar is silent"
+    assert re.search(r"\b(progress_bar|gate_screen|run_screen)\b[\s,(]", source), (
+        f"{name} has no bar; if it answers at once, name it in AT_ONCE"
+    )
 
 
 @pytest.fixture(scope="module")
