@@ -15,11 +15,16 @@ LOCKS  := requirements/build.txt requirements/run.txt
 
 $(READY): pyproject.toml constraints.txt $(LOCKS)
 	$(PYTHON) -c 'import sys; sys.exit("fheat needs Python 3.11 or newer: set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	@echo "installing fheat into $(VENV): once, some minutes; pip prints nothing unless something is wrong"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --no-deps --require-hashes --requirement requirements/build.txt
-	$(PIP) --no-deps --require-hashes --requirement requirements/run.txt
-	$(PIP) --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd,studio]"
-	touch $(READY)
+	@echo "1 of 3: what builds it"
+	@$(PIP) --no-deps --require-hashes --requirement requirements/build.txt
+	@echo "2 of 3: $$(grep -c '==' requirements/run.txt) locked packages; this takes longest"
+	@$(PIP) --no-deps --require-hashes --requirement requirements/run.txt
+	@echo "3 of 3: PyTorch, if it is not there, and fheat itself"
+	@$(PIP) --constraint constraints.txt --editable ".[cluster,dev,dicom,export,h5,nrrd,studio]"
+	@touch $(READY)
+	@echo "installed; type '. $(BIN)/activate' to have the command fheat in this shell"
 
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 

@@ -35,7 +35,7 @@ def test_the_story(small, tmp_path, capsys):
     result = json.loads((out / "demo.json").read_text())
     assert result["first_mask"]["dice"] > 0.85
     assert f"Dice {result['first_mask']['dice']:.4f}\n  see {out / 'first.png'}" in printed
-    assert printed.index("first.png") < printed.index("scans: 2 with labels, 2 without, 2 held out for testing")
+    assert printed.index("first.png") < printed.index("scans: 2 with a label, 2 without, 2 held out for testing")
     assert result["retired_equal"] is result["loaded_equal"] is True
     assert result["margin"] == result["dice"]["cse"] - result["dice"]["supervised"]
     for method in ("cse", "supervised"):
@@ -84,7 +84,7 @@ def test_the_same_story_on_the_scans_of_a_folder(tmp_path, capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     result = json.loads((out / "demo.json").read_text())
-    assert "scans: 2 with labels, 5 without, 1 held out for testing" in printed
+    assert "scans: 2 with a label, 5 without, 1 held out for testing" in printed
     assert result["first_mask"] is None
     assert list(result["cases"]["cse"]) == ["phantom_0007"]
     assert f"on phantom_0007, the median of the held-out scans: {result['new_scan_dice']:.4f}" in printed

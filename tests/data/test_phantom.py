@@ -45,6 +45,24 @@ def test_the_same_seed_gives_the_same_voxels(cases):
     assert not np.array_equal(phantom(4).image.data, cases[3].image.data)
 
 
+def test_contrast_changes_the_brightness_of_tissues_and_nothing_else():
+    """The power is drawn anew for each scan, lies between 1 / contrast and contrast, and 1 gives the same voxels."""
+    plain = [phantom(seed, SMALL) for seed in range(20)]
+    changed = [phantom(seed, SMALL, contrast=3.0) for seed in range(20)]
+    assert np.array_equal(phantom(0, SMALL, contrast=1.0).image.data, plain[0].image.data)
+    powers = []
+    for one, other in zip(plain, changed, strict=True):
+        assert np.array_equal(one.label.data, other.label.data)
+        assert np.array_equal(one.image.affine, other.image.affine)
+        dark = np.percentile(one.image.data, 20) / np.percentile(one.image.data, 95)
+        darker = np.percentile(other.image.data, 20) / np.percentile(other.image.data, 95)
+        powers.append(np.log(darker) / np.log(dark))  # about the power; noise lifts what is nearly black
+    assert 0.3 < min(powers) < 0.7
+    assert 1.4 < max(powers) < 3.0
+    with pytest.raises(ValueError, match=r"contrast 0\.5 is below 1"):
+        phantom(0, SMALL, contrast=0.5)
+
+
 def test_a_seed_sequence_is_left_as_it_was():
     sequence = np.random.SeedSequence(5)
     assert np.array_equal(phantom(sequence, SMALL).image.data, phantom(sequence, SMALL).image.data)

@@ -1,5 +1,6 @@
 """The demo on synthetic scans and on those of a folder (docs/start/demo.md, README.md)."""
 
+from fheat.system.text import counted
 from pages.common import stored, table
 
 SHOWN = 1
@@ -13,15 +14,15 @@ def demo_output() -> str:
     iterations, labelled = demo["settings"]["iterations"], demo["settings"]["labelled"]
     cse, supervised = (f"{demo['dice'][method]:.4f}" for method in ("cse", "supervised"))
     dice = f"CSE {cse}, supervised-only {supervised}, margin {demo['margin']:+.4f}"
-    scans = demo["counts"]
-    counts = f"{labelled} with labels, {scans['unlabelled']} without, {scans['held_out']} held out for testing"
+    scans, labels = demo["counts"], counted(labelled, "label")
+    counts = f"{labelled} with a label, {scans['unlabelled']} without, {scans['held_out']} held out for testing"
     return f"""```
 a first mask, by the packaged model phantom, after ... s: Dice {demo["first_mask"]["dice"]:.4f}
   see demo/first.png
 scans: {counts}, in demo/scans
-CSE, {labelled} labels and all scans: {iterations} iterations in ... s
+CSE, {labels} and all scans: {iterations} iterations in ... s
   gates closed for good: {closed}
-supervised-only, the same {labelled} labels: {iterations} iterations in ... s
+supervised-only, the same {labels}: {iterations} iterations in ... s
 Dice, mean of the {scans["held_out"]} held-out scans: {dice}
 ...
 torch.equal(retire(model)(x), model(x)): {demo["retired_equal"]}

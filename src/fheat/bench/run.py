@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,10 +19,8 @@ from fheat.bench.plan import Networks, Part, Plan, build
 from fheat.bench.step import step_times
 from fheat.bench.timing import Timer
 from fheat.system.machine import machine
-from fheat.system.progress import Progress
+from fheat.system.progress import Watch
 
-Watch = Callable[[str], AbstractContextManager[Progress]]
-"""A function that opens a progress bar for a part of the plan."""
 FORMAT = 1
 
 

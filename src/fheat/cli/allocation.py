@@ -34,7 +34,7 @@ from fheat.studies.inside.record import (
 from fheat.studies.survivors import markdown, survivor_row
 from fheat.system.errors import BadInput
 from fheat.system.files import check_folder, write_file
-from fheat.system.progress import progress_bar
+from fheat.system.progress import counted_steps, progress_bar
 from fheat.training.runs import Saved, open_saved
 from fheat.training.scans import open_run_dataset
 
@@ -134,7 +134,8 @@ def _gates(saved: Saved, options: AllocationOptions) -> tuple[list[str], dict[st
     model = saved.model
     shape = None if options.patch_size is None else (1, spec_of(model).in_channels, *options.patch_size)
     try:
-        table, counted = allocation(model, shape), cost(model, shape)
+        with progress_bar("counting multiply-adds"):
+            table, counted = allocation(model, shape), cost(model, shape)
     except ValueError as error:
         raise UsageError(str(error)) from None
     sentence = f"{len(table.open)} of {len(table)} gates open{': ' + ', '.join(table.open) if table.open else ''}."
@@ -148,7 +149,8 @@ def _table(every: Sequence[Saved], options: AllocationOptions) -> tuple[list[str
     """Return one row per model, as lines and as data."""
     if options.patch_size is not None:
         raise UsageError("--patch-size is for the cost of one model: leave it out")
-    rows = [survivor_row(saved) for saved in every]
+    with progress_bar("counting multiply-adds") as show:
+        rows = [survivor_row(saved) for saved in counted_steps(every, show)]
     return [markdown(rows)], {"models": [row.to_json() for row in rows]}
 
 

@@ -32,9 +32,9 @@ class Demo:
     data: Path | None = None
     """Dataset folder, see fheat data check; synthetic scans if not given."""
     labelled: int | None = None
-    """Number of scans whose labels are used; 2, with --data 40."""
+    """Number of scans whose labels are used; 1, with --data 40."""
     iterations: int | None = None
-    """Number of iterations of each of the two runs; 250, with --data 700."""
+    """Number of iterations of each of the two runs; 300, with --data 700."""
     seed: int = 1
     """Seed of synthetic scans, weights and steps."""
     trust: bool = False

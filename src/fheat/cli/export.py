@@ -58,16 +58,15 @@ def run(arguments: Sequence[str]) -> None:
     if len(leading) > 2:
         raise UsageError(f"{len(leading) - 1} models are given: an average of several cannot be exported, give one")
     options = parse(Export, "export", arguments)
-    with progress_bar("comparing") as show:
-        exported = export_model(
-            options.model,
-            options.to,
-            options.out,
-            scans=options.check,
-            largest_component=options.largest_component,
-            overwrite=options.overwrite,
-            progress=show,
-        )
+    exported = export_model(
+        options.model,
+        options.to,
+        options.out,
+        scans=options.check,
+        largest_component=options.largest_component,
+        overwrite=options.overwrite,
+        watch=progress_bar,
+    )
     if options.json:
         print(json.dumps(exported.to_json(), indent=1))
     else:

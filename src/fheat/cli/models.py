@@ -17,6 +17,7 @@ from fheat.models.zoo import zoo_folder, zoo_names
 from fheat.networks.registry import create_model, list_models, model_options, network_plugins
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
+from fheat.system.progress import Progress, counted_steps, progress_bar
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def run(arguments: Sequence[str]) -> None:
         return
     if options.size is not None:
         raise UsageError("--size belongs to --cost; without it, use --patch-size")
-    rows, unavailable = _networks(options)
+    with progress_bar("building networks") as show:
+        rows, unavailable = _networks(options, show)
     trained = [_trained(name) for name in zoo_names()]
     if options.json:
         result = {"counter": COUNTER, "patch_size": options.patch_size, "networks": rows, "zoo": trained}
@@ -84,12 +86,12 @@ def run(arguments: Sequence[str]) -> None:
         _print_trained(trained)
 
 
-def _networks(options: Models) -> tuple[list[dict[str, Any]], list[str]]:
+def _networks(options: Models, progress: Progress) -> tuple[list[dict[str, Any]], list[str]]:
     """Return one row per network, and one line for each network that cannot be built here."""
     plugins = network_plugins()
     rows: list[dict[str, Any]] = []
     unavailable = [f"{name} is not available: distribution {reason}" for name, reason in plugins.refused.items()]
-    for name in list_models():
+    for name in counted_steps(list_models(), progress):
         distribution = plugins.registered.get(name)
         try:
             rows.append(_row(name, options) | ({"distribution": distribution} if distribution else {}))

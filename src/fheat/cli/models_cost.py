@@ -10,6 +10,7 @@ from fheat.cli.main import UsageError
 from fheat.experiments.items.cost import compared, cost_rows
 from fheat.gates.cost import COUNTER
 from fheat.networks.base import checked_patch_size
+from fheat.system.progress import counted_steps, progress_bar
 from fheat.system.text import grid_name
 
 SIZES = ((112, 112, 80), (96, 96, 96))
@@ -24,7 +25,11 @@ def print_costs(size: tuple[int, int, int] | None, *, as_json: bool) -> None:
             checked_patch_size(size)
         except ValueError as error:
             raise UsageError(str(error).replace("patch_size", "--size", 1)) from None
-    tables = {grid_name(one): [compared(row) for row in cost_rows(one)] for one in ((size,) if size else SIZES)}
+    tables: dict[str, list[dict[str, Any]]] = {}
+    wanted = [row for one in ((size,) if size else SIZES) for row in cost_rows(one)]
+    with progress_bar("building networks") as show:
+        for row in counted_steps(wanted, show):
+            tables.setdefault(grid_name(row.patch_size), []).append(compared(row))
     if as_json:
         print(json.dumps({"counter": COUNTER, "sizes": tables}, indent=1))
         return

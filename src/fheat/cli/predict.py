@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -188,6 +188,10 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
 
 class _Watcher(FolderWatcher):
     """Shows a bar for the scan in work and names the scans that are unusual or refused, on standard error."""
+
+    def waiting(self, what: str) -> AbstractContextManager[Progress]:
+        """Show what is done and for how long."""
+        return progress_bar(printable(what))
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:

@@ -80,8 +80,10 @@ def run(arguments: Sequence[str]) -> None:
     from fheat.system.progress import progress_bar
 
     began = time.perf_counter()
-    program = PromptProgram(options.program, Adapter() if options.adapter is None else Adapter.read(options.adapter))
-    scan = read_volume(options.scan)
+    with progress_bar("opening the program and the scan"):
+        adapter = Adapter() if options.adapter is None else Adapter.read(options.adapter)
+        program = PromptProgram(options.program, adapter)
+        scan = read_volume(options.scan)
     if scan.data.ndim != 3:
         raise BadInput(options.scan, f"has {scan.data.shape[3]} channels", "give a file with one of them")
     axis = slicing_axis(scan.spacing) if options.axis is None else options.axis
@@ -173,9 +175,11 @@ def _reference(options: Prompt, scan: "Volume") -> "Volume":
 
 def _coarse(options: Prompt, scan: "Volume") -> "Volume":
     from fheat.inference.predictor import Predictor
+    from fheat.system.progress import progress_bar
 
     assert options.coarse is not None
-    return Predictor(options.coarse, device=options.device).segment(scan)
+    with progress_bar("coarse mask") as show:
+        return Predictor(options.coarse, device=options.device).segment(scan, progress=show)
 
 
 def _beside(out: Path) -> Path:

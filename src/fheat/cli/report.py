@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(ReportOptions, "report", arguments)
     if options.scans < 0:
         raise UsageError(f"scans={options.scans} is negative: give 0 or more")
-    with progress_bar("segmenting") as show:
+    with progress_bar("writing the report") as show:
         path = write_report(
             options.run,
             options.out,

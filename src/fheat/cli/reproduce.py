@@ -108,8 +108,10 @@ def _check(options: Reproduce) -> None:
 
 def _list(items: "list[Item]", plan: "Plan", options: Reproduce) -> None:
     from fheat.experiments.overview import footnotes, overview, overview_sheet
+    from fheat.system.progress import progress_bar
 
-    states = overview(items, plan)
+    with progress_bar("looking at runs and networks"):
+        states = overview(items, plan)
     if options.json:
         print(json.dumps([state.to_json() for state in states], indent=1))
     else:

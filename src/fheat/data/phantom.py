@@ -63,6 +63,7 @@ def phantom(
     *,
     geometry: Geometry = "varied",
     field_of_view: float = FIELD_OF_VIEW,
+    contrast: float = 1.0,
 ) -> Phantom:
     """Return one scan and its label; the same seed gives the same voxels.
 
@@ -71,7 +72,13 @@ def phantom(
     within slices and 1.1 to 1.8 mm between them. A smaller `field_of_view`, in millimetres, samples the same anatomy
     more finely and leaves out its rim, like a scan that was cropped around the heart. `canonical` samples the anatomy
     upright and centred, with axes that point right, anterior and superior.
+
+    `contrast`, at least 1, makes scans look as if they came from different scanners: the brightness of every tissue is
+    raised to a power that is drawn for the scan, between 1 / contrast and contrast, evenly on a logarithmic scale. With
+    1 the power is 1; the label never depends on it.
     """
+    if contrast < 1:
+        raise ValueError(f"contrast {contrast} is below 1, which leaves the brightness as it is")
     if min(shape) < SMALLEST:
         raise ValueError(f"shape {shape} is too coarse to hold the anatomy: at least {SMALLEST} voxels along each axis")
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
@@ -80,7 +87,8 @@ def phantom(
         affine = _canonical(shape, field_of_view)
     else:
         affine = _draw_affine(_stream(sequence, 1), shape, field_of_view)
-    image, label = _scan(body, affine, shape, _stream(sequence, 2))
+    power = contrast ** _stream(sequence, 3).uniform(-1, 1)
+    image, label = _scan(body, affine, shape, power, _stream(sequence, 2))
     return Phantom(Volume(image, affine), Volume(label, affine))
 
 
@@ -93,13 +101,14 @@ def write_phantoms(
     test: int = 8,
     geometry: Geometry = "varied",
     field_of_view: float = FIELD_OF_VIEW,
+    contrast: float = 1.0,
     progress: Progress | None = None,
 ) -> None:
     """Write a dataset in the nnU-Net raw layout, with the splits of semi-supervised training in `splits.json`.
 
     Every case has a label on disk; `splits.json` lists those that training may use. Case i of a seed is the same
-    whatever the number of cases. Shape, geometry and field of view are those of `phantom`. `progress` is called with
-    the number of scans written and their total.
+    whatever the number of cases. Shape, geometry, field of view and contrast are those of `phantom`. `progress` is
+    called with the number of scans written and their total.
     """
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -110,7 +119,7 @@ def write_phantoms(
     todo += [(name, "Ts", (1, i)) for i, name in enumerate(held_out)]
     for done, (name, part, key) in enumerate(todo, start=1):
         sequence = np.random.SeedSequence(seed, spawn_key=key)
-        scan = phantom(sequence, shape, geometry=geometry, field_of_view=field_of_view)
+        scan = phantom(sequence, shape, geometry=geometry, field_of_view=field_of_view, contrast=contrast)
         write_nifti(scan.image, root / f"images{part}" / f"{name}_0000.nii.gz")
         write_nifti(scan.label, root / f"labels{part}" / f"{name}.nii.gz")
         if progress is not None:
@@ -179,9 +188,9 @@ def _affine(axes: Points, spacing: Points, middle: Points, shape: Shape) -> Poin
 
 
 def _scan(
-    body: Body, affine: Points, shape: Shape, rng: np.random.Generator
+    body: Body, affine: Points, shape: Shape, power: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
-    """Return image and label of the body on a grid, each of `shape`."""
+    """Return image and label of the body on a grid, each of `shape`; brightness is raised to `power`."""
     image, label = np.empty(shape, dtype=np.int16), np.zeros(shape, dtype=np.uint8)
     edge = float(np.cbrt(abs(np.linalg.det(affine[:3, :3]))) * _BLUR)
     step = max(2, _SLAB // (shape[1] * shape[2]) // 2 * 2)
@@ -193,6 +202,8 @@ def _scan(
         for organ in body.heart:
             _add_organ(signal, organ, grid, relief, edge)
         _add_atrium(signal, label[rows], body.atrium, grid, relief, edge)
+        if power != 1:
+            np.power(signal, np.float32(power), out=signal)
         _receive(signal, body, body.gain.on(grid), rng, image[rows])
     return image, label
 

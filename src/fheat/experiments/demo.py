@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fheat.data.phantom import phantom
-from fheat.experiments.demo_data import FIELD_OF_VIEW, DemoData, scans_of_folder, synthetic_scans
+from fheat.experiments.demo_data import CONTRAST, FIELD_OF_VIEW, DemoData, scans_of_folder, synthetic_scans
 from fheat.experiments.demo_page import FirstMask, Tested, opening, shown_cases
 from fheat.figures.preview import preview_png
 from fheat.gates.cost import cost
@@ -38,6 +38,7 @@ from fheat.system.errors import BadInput
 from fheat.system.files import write_file
 from fheat.system.machine import machine
 from fheat.system.progress import progress_bar
+from fheat.system.text import counted
 from fheat.training.run_folder import RunFolder
 from fheat.training.runs import RunHistory, read_history
 from fheat.training.settings_sources import make_settings
@@ -58,7 +59,7 @@ class Recipe:
     """Factor of the learning rate for the strengths of the gates, which move little in a few hundred iterations."""
 
 
-SYNTHETIC: Final = Recipe(labelled=2, iterations=250, learning_rate=0.008, gate_factor=2.0)
+SYNTHETIC: Final = Recipe(labelled=1, iterations=300, learning_rate=0.008, gate_factor=2.0)
 REAL: Final = Recipe(labelled=40, iterations=700, learning_rate=0.01, gate_factor=1.0)
 WARM_UP_SHARE: Final = 0.1
 """Share of the iterations over which the learning rate rises."""
@@ -151,15 +152,16 @@ def _story(
     plan: DemoPlan, data: DemoData, first: FirstMask | None, say: Say, shown: Shown, began: float
 ) -> dict[str, Any]:
     out, iterations = plan.out, plan.recipe.iterations
-    counts = f"{data.labelled} with labels, {data.unlabelled} without, {len(data.held_out)} held out for testing"
+    counts = f"{data.labelled} with a label, {data.unlabelled} without, {len(data.held_out)} held out for testing"
+    labels = counted(data.labelled, "label")
     say(f"scans: {counts}, in {data.folder}")
     times = {"cse": _train(plan, data, "cse", shown)}
     record = read_history(out / "cse")
     closed = {site: at for site in record.sites if (at := record.closed_at(site)) is not None}
-    say(f"CSE, {data.labelled} labels and all scans: {iterations} iterations in {times['cse']:.0f} s")
+    say(f"CSE, {labels} and all scans: {iterations} iterations in {times['cse']:.0f} s")
     say(f"  gates closed for good: {', '.join(f'{site} at {at}' for site, at in closed.items()) or 'none'}")
     times["supervised"] = _train(plan, data, "supervised", shown)
-    say(f"supervised-only, the same {data.labelled} labels: {iterations} iterations in {times['supervised']:.0f} s")
+    say(f"supervised-only, the same {labels}: {iterations} iterations in {times['supervised']:.0f} s")
     tested = {method: _test(out, data, method) for method in times}
     dice = {method: float(np.mean([one.mean for one in scans])) for method, scans in tested.items()}
     margin = dice["cse"] - dice["supervised"]
@@ -280,7 +282,7 @@ def _retire(out: Path, data: DemoData, record: RunHistory, say: Say) -> dict[str
 def _segment_new(plan: DemoPlan, say: Say) -> float:
     """Segment a scan of another kind with the saved network, write scan, mask and picture; return the Dice."""
     sequence = np.random.SeedSequence(plan.seed, spawn_key=NEW_SCAN)
-    scan = phantom(sequence, NEW_SHAPE, field_of_view=FIELD_OF_VIEW)
+    scan = phantom(sequence, NEW_SHAPE, field_of_view=FIELD_OF_VIEW, contrast=CONTRAST)
     predictor = Predictor(plan.out / "model", largest_component=True, device="cpu")
     mask = predictor.segment(scan.image, check=False)  # finer than the training scans, on purpose
     write_nifti(scan.image, plan.out / "scan.nii.gz")

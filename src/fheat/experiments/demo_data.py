@@ -17,8 +17,11 @@ from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 
 SHAPE: Final = (36, 36, 36)
-FIELD_OF_VIEW: Final = 70.0
+FIELD_OF_VIEW: Final = 60.0
 """Field of view of the synthetic scans in millimetres: cropped around the heart, as those of the LA benchmark are."""
+CONTRAST: Final = 3.0
+"""How much the contrast differs between the synthetic scans, as between scanners: few labelled scans show only a part
+of what the unlabelled ones show. See `phantom`."""
 PATCH: Final = (32, 32, 32)
 CASES: Final = 80
 TEST: Final = 12
@@ -70,6 +73,7 @@ def synthetic_scans(folder: Path, labelled: int, seed: int, progress: Progress =
         test=TEST,
         geometry="canonical",
         field_of_view=FIELD_OF_VIEW,
+        contrast=CONTRAST,
         progress=progress,
     )
     dataset = open_dataset(folder)

@@ -1,6 +1,5 @@
 """An exported file beside the network it was made of, on the same windows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -15,6 +14,7 @@ from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import read_volume
 from fheat.system.errors import BadInput
+from fheat.system.progress import Progress, counted_steps, silent
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest accepted difference of a logit, relative to the largest logit of the network itself."""
@@ -71,7 +71,9 @@ class Comparison:
         return Difference(largest, self._other, self._voxels, self._windows)
 
 
-def compare_on_noise(predictor: Predictor, exported: Forward, step: int | None) -> Difference:
+def compare_on_noise(
+    predictor: Predictor, exported: Forward, step: int | None, progress: Progress = silent
+) -> Difference:
     """Compare on two windows of noise together, on one alone and, where other sizes are taken, on one a step longer."""
     comparison = Comparison(predictor.network, exported, regions=bool(predictor.card.regions))
     noise = torch.Generator().manual_seed(0)
@@ -80,7 +82,7 @@ def compare_on_noise(predictor: Predictor, exported: Forward, step: int | None) 
     shapes: list[tuple[int, ...]] = [(2, channels, *size), (1, channels, *size)]
     if step is not None:
         shapes.append((1, channels, *(length + step for length in size)))
-    for shape in shapes:
+    for shape in counted_steps(shapes, progress):
         comparison(torch.randn(shape, generator=noise))
     return comparison.result()
 
@@ -96,16 +98,14 @@ def check_scan(predictor: Predictor, path: Path) -> None:
 
 
 def compare_on_scans(
-    predictor: Predictor, exported: Forward, scans: list[Path], done: Callable[[int, int], None] | None = None
+    predictor: Predictor, exported: Forward, scans: list[Path], progress: Progress = silent
 ) -> Difference:
     """Compare on the windows that lie side by side in each scan, prepared as for prediction."""
     comparison = Comparison(predictor.network, exported, regions=bool(predictor.card.regions))
     size = predictor.windows.size
-    for count, path in enumerate(scans, start=1):
+    for path in counted_steps(scans, progress):
         scan = predictor.scan(read_volume(path))
         sliding = SlidingWindow(comparison, Windows(size, size), activation="none", batch=2)
         for _ in sliding.stream(partial(scan.planes, sliding.axis(scan.shape)), scan.shape, scan.channels):
             pass
-        if done is not None:
-            done(count, len(scans))
     return comparison.result()

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from fheat.models.zoo import find_folder
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 from fheat.system.files import check_file, check_folder, write_file, write_folder
+from fheat.system.progress import Watch, unwatched
 from fheat.system.text import printable
 
 FormatName = Literal["onnx", "openvino", "pt2", "bundle"]
@@ -70,7 +71,7 @@ def export_model(
     scans: Sequence[Path] = (),
     largest_component: bool = False,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    watch: Watch = unwatched,
 ) -> Exported:
     """Write a model as a file of another kind, with its recipe inside, or raise `BadInput` and write nothing.
 
@@ -81,7 +82,7 @@ def export_model(
         scans: scans on whose windows the file is compared with the network, besides noise.
         largest_component: say in the recipe that only the largest component of each class is kept.
         overwrite: replace what is there.
-        progress: a function called after each scan with the number of scans done and their total.
+        watch: opens a context for each part of the work: making the file, comparing on noise, comparing on scans.
 
     The graph is that of the retired network: closed gates are not in it. It takes any batch, and any grid a multiple of
     32 longer than the window, unless a gate is open or the network cannot be exported that way.
@@ -100,9 +101,12 @@ def export_model(
     for path in scans:  # before the work that would be lost
         check_scan(predictor, path)
     start = time.perf_counter()
-    made = _first_that_works(predictor, to, sha256, target)
+    made = _first_that_works(predictor, to, sha256, target, watch)
     seconds = time.perf_counter() - start
-    on_scans = compare_on_scans(predictor, made.run, list(scans), progress) if scans else None
+    on_scans = None
+    if scans:
+        with watch("comparing on scans") as show:
+            on_scans = compare_on_scans(predictor, made.run, list(scans), show)
     if on_scans is not None and not on_scans.accepted:
         raise BadInput(target, f"{_too_far(on_scans)} on the scans", "nothing was written; use another format")
     files = _write(target, to, made.contents)
@@ -142,13 +146,15 @@ def check_export_target(target: Path, to: FormatName, *, overwrite: bool) -> Non
             raise BadInput(path, "exists already", "choose another name, or add --overwrite")
 
 
-def _first_that_works(predictor: Predictor, to: FormatName, sha256: str, target: Path) -> _Made:
+def _first_that_works(predictor: Predictor, to: FormatName, sha256: str, target: Path, watch: Watch) -> _Made:
     """Return the export for most sizes that can be made and agrees with the network, or raise `BadInput`."""
     obstacles: list[str] = []
     for recipe in _recipes(predictor, to, sha256, obstacles):
         try:
-            contents, run = _make(predictor, to, recipe)
-            on_noise = compare_on_noise(predictor, run, recipe.input.step)
+            with watch(f"writing the network as {to}"):
+                contents, run = _make(predictor, to, recipe)
+            with watch("comparing on noise") as show:
+                on_noise = compare_on_noise(predictor, run, recipe.input.step, show)
         except (OSError, MemoryError):
             raise
         except Exception as error:  # exporters and runtimes raise whatever they like

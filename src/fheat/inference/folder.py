@@ -1,8 +1,8 @@
 """Segment every scan of a folder: which masks are kept, which scans are refused, and a record of what was done."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -24,7 +24,7 @@ from fheat.io.dicom import Series
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.files import write_file
-from fheat.system.progress import Progress, silent
+from fheat.system.progress import Progress, unwatched
 from fheat.system.signals import finishing
 
 
@@ -42,9 +42,13 @@ class Workload:
 class FolderWatcher:
     """Hears what becomes of each scan of a folder while it happens; every method does nothing here."""
 
+    def waiting(self, what: str) -> AbstractContextManager[Progress]:
+        """Return a context for work on a scan that has no windows to count yet, named in words."""
+        return unwatched(what)
+
     def segmenting(self, case: str, workload: Workload) -> AbstractContextManager[Progress]:
         """Return a context in which the scan is segmented; its value is told how many windows are done."""
-        return _unwatched()
+        return unwatched(case)
 
     def segmented(self, scan: SegmentedScan) -> None:
         """Hear that a mask is written, and in what the scan is unlike the training scans of the model."""
@@ -73,11 +77,6 @@ class FolderOptions(TypedDict, total=False):
     pattern: str | None
     command: str
     watcher: FolderWatcher | None
-
-
-@contextmanager
-def _unwatched() -> Iterator[Progress]:
-    yield silent
 
 
 def predict_folder(
@@ -202,11 +201,13 @@ def _segment(
 ) -> SegmentedScan:
     """Read, segment and write one scan."""
     begin = time.perf_counter()
-    hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
-    source = read_series(case.images[0], files=case.files) if masks.format != "nifti" else read_image(case)
+    with watcher.waiting(f"reading {case.id}"):
+        hashes = _hashes(case)  # before reading: a scan that changes meanwhile is then segmented again
+        source = read_series(case.images[0], files=case.files) if masks.format != "nifti" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
-    workload = _workload(predictor, scan)
+    with watcher.waiting("preparing the network for this machine (once)"):  # the first scan finds it compiled after
+        workload = _workload(predictor, scan)
     available = machine_bytes()
     if available is not None and workload.bound.total > available:
         reason = f"would take {workload.bound.total / 2**20:,.0f} MiB, this machine has {available / 2**20:,.0f}"
