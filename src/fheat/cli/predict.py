@@ -27,6 +27,7 @@ from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
+from fheat.system.allocator import return_large_blocks
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
 from fheat.system.text import counted, duration, printable
@@ -269,6 +270,7 @@ def _check_engine(options: Predict) -> None:
 
 def _predictor(options: Predict, models: Sequence[str], *, device: str | None = None) -> Predictor:
     windows = PRESETS[options.preset] if options.preset not in (None, "fast") else None
+    return_large_blocks()  # for the bound that is printed
     try:
         predictor = Predictor(
             models,

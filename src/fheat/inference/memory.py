@@ -140,6 +140,11 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive = self.peak = self.largest = 0
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Let torch leave its compiler alone, which it would import, for a second, to keep it away from this mode."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         touched = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]

@@ -349,7 +349,8 @@ class Predictor:
     def _expect(self, scan: PreparedScan) -> None:
         """Tell the runtime how many voxels of windows the scan has."""
         count = self.sliding(None).count(scan.shape)
-        self._run.expect((8 if self.flips else 1) * count * prod(self.windows.size))
+        size = self.windows.size
+        self._run.expect((8 if self.flips else 1) * count * prod(size), (scan.channels, *size))
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
