@@ -96,13 +96,13 @@ def summary(rows: list[tuple[float, float, float, float]]) -> dict[str, object]:
 def main() -> None:
     options = arguments(__doc__, "fewer-windows", rounds=20, data="folder of the datasets la and hippocampus")
     files = {name: scans(options.data / name, options.rounds) for name in MODELS}
-    results = {name: compare(model, files[name]) for name, model in MODELS.items()}
+    results = {name: {"scans": len(files[name]), **compare(model, files[name])} for name, model in MODELS.items()}
     write_result(
         options.name,
         title="Masks from fewer windows: time, share of the windows, and Dice with the masks of all windows",
         command="python benchmarks/fewer_windows.py --data DATA",
         seed=0,
-        settings={"models": MODELS, "scans": {name: len(found) for name, found in files.items()}},
+        settings={"models": MODELS, "windows": "those of the models' cards, strides 18/18/4 for LA"},
         results=results,
         out=options.out,
     )

@@ -68,6 +68,10 @@ def test_targets_of_a_scan_on_a_cpu():
     assert results["agreement"]["dice"]["openvino"]["least"] >= 0.999
 
 
+def test_targets_of_a_second_start_on_a_cpu():
+    assert stored("cold-start-cpu")["ratio"]["filled cache"] <= 2.5
+
+
 def test_targets_of_fewer_windows_on_a_cpu():
     results = stored("fewer-windows-cpu")
     assert results["la"]["adaptive"]["dice"]["least"] >= 0.999
