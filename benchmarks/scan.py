@@ -77,7 +77,6 @@ def scans(network: nn.Module, rounds: int) -> dict[str, float]:
     predictors = {
         "torch": Predictor(network, windows=la, runtime="torch"),
         "auto": Predictor(network, windows=la),
-        "auto, fast windows": Predictor(network, windows=la.fast(), runtime="openvino"),
         "light_unetr": Predictor(create_model("light_unetr").eval(), windows=la, runtime="torch"),
     }
     runs = {name: (lambda one=one: one.segment(scan)) for name, one in predictors.items()}
@@ -116,23 +115,17 @@ def agreement(data: Path) -> dict[str, object]:
     """Return Dice of the masks of every other way with those of torch and the dense windows."""
     dense = Predictor("la-4", runtime="torch")
     whole, half = (Predictor("la-4", runtime="openvino", precision=name) for name in ("float32", "bfloat16"))
-    fast = Predictor("la-4", runtime="openvino", precision="float32", windows=whole.windows.fast())
-    found: dict[str, list[float]] = {"openvino": [], "openvino bfloat16": [], "fast windows": []}
-    shares, unseen = [], []
+    found: dict[str, list[float]] = {"openvino": [], "openvino bfloat16": []}
     for case in json.loads((data / "splits.json").read_text())["validation"]:
         volume = read_nifti(data / "imagesTr" / f"{case}_0000.nii.gz")
-        shape = dense.scan(volume).shape
         expected = dense.segment(volume).data
-        for name, predictor in zip(found, (whole, half, fast), strict=True):
+        for name, predictor in zip(found, (whole, half), strict=True):
             found[name].append(dice(predictor.segment(volume).data > 0, expected > 0))
-        shares.append(fast.sliding(None).count(shape) / dense.sliding(None).count(shape))
-        unseen.append(fast.windows.unseen(shape))
         print(case, {name: round(values[-1], 4) for name, values in found.items()}, flush=True)
     rows = {name: {"mean": statistics.mean(v), "least": min(v), "n": len(v)} for name, v in found.items()}
     return {
         "with": "torch, strides 18/18/4, the 8 validation scans of LA, la-4",
         "dice": {name: {key: round(value, 5) for key, value in row.items()} for name, row in rows.items()},
-        "fast windows": {"share of the windows": round(statistics.mean(shares), 3), "most unseen": max(unseen)},
     }
 
 
@@ -140,7 +133,7 @@ def main() -> None:
     options = arguments(__doc__, "scan", rounds=9, data="LA in the nnU-Net layout, with splits.json")
     torch.manual_seed(0)
     network = zoo_network()
-    count, fast = (len(one.corners(SHAPE)) for one in (PRESETS["la"], PRESETS["la"].fast()))
+    count = PRESETS["la"].count(SHAPE)
     versions = {name: version(name) for name in ("onnx", "onnxruntime", "openvino")}
     results: dict[str, object] = {}
 
@@ -157,7 +150,7 @@ def main() -> None:
             settings={
                 "unit": "medians of interleaved runs; only ratios are claimed",
                 "rounds": options.rounds,
-                "scan": {"shape": SHAPE, "voxels": prod(SHAPE), "windows": count, "fast_windows": fast},
+                "scan": {"shape": SHAPE, "voxels": prod(SHAPE), "windows": count},
             },
             results=results,
             out=options.out,
@@ -171,7 +164,6 @@ def main() -> None:
         keep(window_ms=window_ms, setup_s=setup)
     scan_s["segresnet_16, from its windows"] = round(count * window_ms["segresnet_16"] / 1e3, 1)
     ratios = {f"to {name}": round(scan_s["auto"] / took, 4) for name, took in scan_s.items() if "auto" not in name}
-    ratios["fast windows to auto"] = round(scan_s["auto, fast windows"] / scan_s["auto"], 4)
     keep(scan_s=scan_s, ratios_of_auto=ratios)
     if options.data is not None:
         keep(agreement=agreement(options.data))

@@ -126,7 +126,7 @@ def test_version_is_stated_once():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["project"]["dynamic"] == ["version"]
     assert settings["tool"]["hatch"]["version"] == {"path": "src/fheat/__init__.py"}
-    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    headings = re.findall(r"^## (?!Unreleased$)(.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert re.fullmatch(rf"{re.escape(fheat.__version__)} \(\d{{4}}-\d\d-\d\d\)", headings[0])
 
 

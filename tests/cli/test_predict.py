@@ -142,19 +142,19 @@ def test_options_reach_the_window(model, scans, tmp_path, capsys):
     }
 
 
-def test_fast_thins_the_windows_of_the_model(model, tmp_path, capsys):
+@pytest.mark.parametrize(("preset", "count"), [("fast", 20), ("adaptive", 96)])
+def test_presets_choose_among_the_windows_of_the_model(preset, count, model, tmp_path, capsys):
     scan = tmp_path / "noise.nii.gz"
     write_nifti(Volume(np.random.default_rng(0).normal(size=(60, 50, 36)).astype(np.float32), np.eye(4)), scan)
-    fast = ["--preset", "fast", "--stride", "4", "4", "4", "--no-preview", "--runtime", "torch"]
+    fast = ["--preset", preset, "--stride", "4", "4", "4", "--no-preview", "--runtime", "torch"]
     assert main(["predict", model, str(scan), str(tmp_path / "out"), *fast]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    windows = Windows(SIZE, (4, 4, 4)).fast()
+    windows = getattr(Windows(SIZE, (4, 4, 4)), preset)()
     (case,) = record["cases"]
-    assert record["settings"]["thinned"]
-    assert case["windows"] == len(windows.corners((60, 50, 36))) == 14
-    assert case["unseen"] == pytest.approx(windows.unseen((60, 50, 36)), abs=1e-4)
+    assert record["settings"]["thinned"] == preset
+    assert case["windows"] == len(windows.corners((60, 50, 36))) == count
     assert case["runtime"] == "torch"
-    assert f"{100 * windows.unseen((60, 50, 36)):.1f} % of the voxels not looked at" in capsys.readouterr().err
+    assert f"noise: {count} windows, memory at most" in capsys.readouterr().err
 
 
 def test_a_runtime_that_is_not_installed_is_one_line(model, scans, tmp_path, monkeypatch, capsys):

@@ -34,9 +34,10 @@ def without_compiler(monkeypatch):
 @torch.no_grad()
 def test_the_second_time_nothing_is_compiled(monkeypatch, request):
     model, x = network(), torch.randn(3, *SHAPE)
-    assert not compiled_before("openvino", model)
+    plan = SHAPE, "float32", 2
+    assert not compiled_before("openvino", model, *plan)
     first = compiled_network("openvino", model, SHAPE, "float32", 2)(x).clone()
-    assert compiled_before("openvino", model)
+    assert compiled_before("openvino", model, *plan)
     (entry,) = cached()
     request.getfixturevalue("without_compiler")
     second = compiled_network("openvino", model, SHAPE, "float32", 2)(x)
@@ -49,6 +50,7 @@ def test_the_second_time_nothing_is_compiled(monkeypatch, request):
         (network(seed=1), (SHAPE, "float32", 2)),
         (network(open_gates=()), (SHAPE, "float32", 2)),
     ]:
+        assert not compiled_before("openvino", other, *plan)
         with pytest.raises(AssertionError, match="it was compiled"):
             compiled_network("openvino", other, *plan)
     with monkeypatch.context() as patch:
@@ -80,19 +82,24 @@ def test_code_that_is_not_known_is_not_kept(monkeypatch):
     assert cached() == []
 
 
-def test_a_network_on_disk_is_opened_for_fewer_windows(monkeypatch):
-    model = nn.Conv3d(1, 2, 1)
+def test_a_network_on_disk_is_opened_for_a_single_window(monkeypatch):
+    """Compiling has to pay, opening always does; what is on disk for windows of another shape does not count."""
+    model, few, larger = nn.Conv3d(1, 2, 1), 32**3, (1, 64, 64, 64)
     monkeypatch.setitem(COMPILERS, "openvino", Compiler(lambda *given: b"kept", lambda content, plan: model))
     before = CompiledRuntime(model, "openvino", automatic=True)
-    before.expect(10_000_000)
+    before.expect(10_000_000, SHAPE)
     assert before.name == "torch"
-    before.expect(60_000_000)
+    before.expect(60_000_000, SHAPE)
     before.prepare(SHAPE)
+    before.expect(few, SHAPE)
+    assert before.name == "openvino"
     after = CompiledRuntime(model, "openvino", automatic=True)
-    after.expect(10_000_000)
+    after.expect(few, SHAPE)
     assert after.name == "openvino"
-    after.expect(1_000_000)
+    after.expect(few, larger)
     assert after.name == "torch"
+    assert torch.equal(after(torch.zeros(1, *larger)), model(torch.zeros(1, *larger)))
+    assert not after._compiled
 
 
 def test_what_differs_from_the_network_is_not_kept(monkeypatch):

@@ -158,7 +158,7 @@ def test_every_runtime_follows_the_protocol():
     for runtime in every:
         assert all(hasattr(runtime, member) for member in members)
         assert (runtime.name in ("torch", "onnx", "openvino"), runtime.precision) == (True, "float32")
-        runtime.expect(10**9)
+        runtime.expect(10**9, (2, 10, 8, 6))
         runtime.prepare((2, 10, 8, 6))
         if not isinstance(runtime, Replay):  # which needs a GPU
             assert (runtime(x) - model(x)).abs().max() < 1e-4

@@ -133,25 +133,12 @@ def test_the_ends_of_the_scale():
     certain[2] = 1
     assert entropy(certain).item() == 0
     assert entropy(even).item() == pytest.approx(1, abs=1e-6)
-    assert entropy(torch.zeros(4, 1, 1, 1)).item() == 1  # no window was there
     assert entropy(torch.ones(1, 1, 1, 1)).item() == 0
     assert entropy(certain, (1, 2, 3, 4)).item() == 0
     assert entropy(torch.full((2, 1, 1, 1), 0.5), (1, 2)).item() == 1
     members = torch.stack([certain, certain.roll(1, 0), certain, certain.roll(1, 0).roll(1, 0)])
     assert disagreement(members, certain).item() == 0.5
     assert disagreement(members[:1], certain).item() == 0
-    assert disagreement(torch.zeros(2, 4, 1, 1, 1), torch.zeros(4, 1, 1, 1)).item() == 1
-
-
-def test_voxels_that_no_window_covers_are_unsure():
-    scan = np.random.default_rng(0).normal(size=(30, 30, 30)).astype(np.float32)
-    windows = Windows((12, 12, 12), (2, 2, 2)).fast()
-    predictor = Predictor(network(0), windows=windows, probabilities=True, uncertainty="entropy", card=Card())
-    found = predictor.predict(scan)
-    unseen = found.probabilities.data.max(axis=-1) == 0
-    assert unseen.mean() == pytest.approx(windows.unseen((30, 30, 30)), abs=1e-9)
-    assert unseen.any()
-    assert (found.uncertainty.data[unseen] == 1).all()
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line():

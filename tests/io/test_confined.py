@@ -61,6 +61,23 @@ def test_healthy_nifti_files_come_back_as_in_this_process(tmp_path):
         assert len(agree(tmp_path / name)) == 6
 
 
+def test_a_reader_that_was_started_ahead_reads_the_next_file(tmp_path):
+    confined._close_idle()
+    confined.start_reader()
+    confined.start_reader()
+    (reader,) = confined._IDLE[os.getpid()]
+    process = reader._process.pid
+    agree(saved(tmp_path / "scan.nii.gz"))
+    assert [one._process.pid for one in confined._IDLE[os.getpid()]] == [process]
+
+
+def test_a_reader_that_cannot_be_started_ahead_is_no_error(monkeypatch, tmp_path):
+    confined._close_idle()
+    monkeypatch.setattr(confined.sys, "executable", str(tmp_path / "missing"))
+    confined.start_reader()
+    assert not confined._IDLE[os.getpid()]
+
+
 def test_200_damaged_nifti_files_are_refused_in_the_same_words(tmp_path):
     content, rng = saved(tmp_path / "good.nii").read_bytes(), np.random.default_rng(0)
     packed = saved(tmp_path / "good.nii.gz").read_bytes()

@@ -44,6 +44,27 @@ def test_a_budget_counts_what_is_created_and_lets_networks_be_what_they_are():
         torch.zeros(10**15)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(1000),
+        lambda: torch.arange(10, dtype=torch.uint8),
+        lambda: torch.arange(2, 5.0, 0.5),
+        lambda: torch.eye(3),
+    ],
+)
+def test_a_budget_counts_what_a_constructor_makes(make):
+    with Budget(2**20) as budget:
+        made = make()
+    assert budget.spent == made.numel() * made.element_size()
+    assert torch.equal(made, make())
+
+
+def test_a_budget_refuses_a_range_before_it_is_made():
+    with pytest.raises(MemoryError, match="more than 1 MiB"), Budget(2**20):
+        torch.arange(2**40)
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_networks_of_other_precisions_predict_what_the_float32_network_does(kind, tmp_path):
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
 import errno
+import gc
 import os
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader
 from fheat.system.errors import FULL, BadInput
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
-from fheat.system.trust import trusting
+from fheat.system.trust import is_trusting, trusting
 
 VERBS: Final = {
     "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",
@@ -38,6 +39,8 @@ VERBS: Final = {
     "simulate": "train gates on plain signals: which close, which survive, and why",
     "completion": "print the script with which bash, zsh or fish completes verbs and options",
 }
+READERS: Final = ("predict",)
+"""Verbs that read scans first: the process that parses them starts while the libraries of the verb are imported."""
 EXIT_CODES: Final = (
     "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"
 )
@@ -133,6 +136,10 @@ def _run(words: list[str]) -> int:
     if words[0] not in VERBS:
         return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see '{program()} --help'", 2)
     with trusting("--trust" in words):  # verbs without this option refuse it
+        if words[0] in READERS and not is_trusting() and not {"-h", "--help"} & {*words}:
+            from fheat.io.confined import start_reader  # which imports what other verbs do not need
+
+            start_reader()
         import_module(f"fheat.cli.{words[0]}").run(words[1:])
     sys.stdout.flush()
     return 0
@@ -162,4 +169,5 @@ def script() -> None:
         signal.signal(number, signal.SIG_DFL)
     if code in EXIT.values():
         os._exit(code)  # without waiting for threads, whose work nobody wants any more
+    gc.freeze()  # else Python searches all objects of all libraries for cycles before it leaves, for half a second
     sys.exit(code)

@@ -27,6 +27,7 @@ from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_names
+from fheat.system.allocator import return_large_blocks
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
 from fheat.system.text import counted, duration, printable
@@ -68,9 +69,10 @@ class Predict:
     pattern: str | None = None
     """Names of the scans below INPUT, with {id} for the name of a scan and {any} for any text: {id}_LGE.nii.gz, or
     {id}/t1.nii.gz."""
-    preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
-    """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a seventh
-    of the windows: nearly the same mask, but up to a tenth of the voxels, at the edges, is not looked at."""
+    preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast", "adaptive"] | None = None
+    """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a quarter
+    of the windows and nearly the same mask; adaptive leaves out the last third of them where it would hardly change the
+    mask."""
     stride: Triple | None = None
     """Voxels between windows per axis: smaller is slower and smoother."""
     weights: Weights = "constant"
@@ -235,9 +237,8 @@ class _Printer(_Watcher):
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Print what the scan will take."""
-        missed = f", {100 * workload.unseen:.1f} % of the voxels not looked at" if workload.unseen else ""
         windows = f"{workload.windows} {'window' if workload.windows == 1 else 'windows'}"
-        print(printable(f"{self._place}{case}: {windows}{missed}, {workload.bound}"), file=sys.stderr)
+        print(printable(f"{self._place}{case}: {windows}, {workload.bound}"), file=sys.stderr)
         with super().segmenting(case, workload) as show:
             yield show
 
@@ -272,7 +273,8 @@ def _check_engine(options: Predict) -> None:
 
 
 def _predictor(options: Predict, models: Sequence[str], *, device: str | None = None) -> Predictor:
-    windows = PRESETS[options.preset] if options.preset not in (None, "fast") else None
+    windows = None if options.preset is None else PRESETS.get(options.preset)
+    return_large_blocks()  # for the bound that is printed
     try:
         predictor = Predictor(
             models,
@@ -290,8 +292,8 @@ def _predictor(options: Predict, models: Sequence[str], *, device: str | None = 
         )
         if options.stride is not None:
             predictor.windows = Windows(predictor.windows.size, options.stride)
-        if options.preset == "fast":
-            predictor.windows = predictor.windows.fast()
+        if options.preset in ("fast", "adaptive"):
+            predictor.windows = getattr(predictor.windows, options.preset)()
     except ValueError as error:
         raise UsageError(str(error)) from None
     size = predictor.windows.size

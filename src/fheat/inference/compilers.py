@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fheat.inference.compilable import compilable
 from fheat.inference.ledger import weights_digest
-from fheat.system.cache import cached, read_cached, write_cached
+from fheat.system.cache import is_cached, read_cached, write_cached
 from fheat.system.machine import installed_version, processor_features
 
 Forward = Callable[[Tensor], Tensor]
@@ -77,10 +77,10 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
     return run
 
 
-def compiled_before(name: str, network: nn.Module) -> bool:
-    """Return whether the cache has this network, compiled for windows of any shape."""
+def compiled_before(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> bool:
+    """Return whether the cache has what `compiled_network` would compile, so that it need only be opened."""
     kind = _kind(name, network)
-    return kind is not None and any(entry.kind == kind for entry in cached())
+    return kind is not None and is_cached(kind, _key(Plan(shape, precision, batch, torch.get_num_threads())))
 
 
 def onnx_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:

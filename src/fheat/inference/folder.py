@@ -33,9 +33,7 @@ class Workload:
     """What segmenting one scan will take, known before it starts."""
 
     windows: int
-    """Number of windows."""
-    unseen: float
-    """Share of the voxels that no window covers."""
+    """Number of windows, at most."""
     bound: MemoryBound
 
 
@@ -231,7 +229,6 @@ def _segment(
         spacing=list(mask.spacing),
         orientation=mask.orientation,
         windows=workload.windows,
-        unseen=round(workload.unseen, 4),
         runtime=predictor.runtime,
         precision=predictor.precision,
         memory_bound_bytes=workload.bound.total,
@@ -261,7 +258,7 @@ def _hashes(case: Case) -> tuple[str, ...]:
 
 def _workload(predictor: Predictor, scan: Volume) -> Workload:
     bound, shape = predictor.memory(scan), predictor.scan(scan).shape
-    return Workload(predictor.sliding(None).count(shape), predictor.windows.unseen(shape), bound)
+    return Workload(predictor.sliding(None).count(shape), bound)
 
 
 def _reason(case: Case, error: Exception) -> str:

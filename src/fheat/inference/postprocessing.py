@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import cc3d
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
 from torch import Tensor
 
 from fheat.data.orientation import view_as
@@ -162,12 +160,16 @@ def keep_largest(labels: NDArray[np.uint8], regions: Sequence[int] = ()) -> None
             inside = np.isin(labels, regions[level:])
             labels[_all_but_largest(inside)] = 0 if value == regions[0] else regions[level - 1]
         return
-    for value, box in enumerate(ndimage.find_objects(labels), start=1):
+    from scipy.ndimage import find_objects  # scipy takes long to import, and most masks stay as they are
+
+    for value, box in enumerate(find_objects(labels), start=1):
         if box is not None:
             labels[box][_all_but_largest(labels[box] == value)] = 0
 
 
 def _all_but_largest(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    import cc3d
+
     components, count = cc3d.connected_components(inside, connectivity=26, return_N=True)
     if count <= 1:
         return np.zeros_like(inside)

@@ -57,7 +57,7 @@ class Predictor:
         card: preprocessing, window and regions; by default the one the network was loaded with. What it leaves out
             stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
-            `predictor.windows.fast()` is a thinned set, see `Windows`.
+            `predictor.windows.fast()` and `.adaptive()` are fewer of them, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
         batch: number of windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.
@@ -349,7 +349,8 @@ class Predictor:
     def _expect(self, scan: PreparedScan) -> None:
         """Tell the runtime how many voxels of windows the scan has."""
         count = self.sliding(None).count(scan.shape)
-        self._run.expect((8 if self.flips else 1) * count * prod(self.windows.size))
+        size = self.windows.size
+        self._run.expect((8 if self.flips else 1) * count * prod(size), (scan.channels, *size))
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""

@@ -39,7 +39,7 @@ class SegmentedScan:
     spacing: list[float]
     orientation: str
     windows: int
-    unseen: float
+    """Number of windows, at most."""
     runtime: str
     precision: str
     memory_bound_bytes: int
@@ -122,7 +122,7 @@ def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
         settings={
             "window": predictor.windows.size,
             "stride": predictor.windows.stride,
-            "thinned": predictor.windows.thinned,
+            "thinned": False if predictor.windows.choice == "all" else predictor.windows.choice,
             "weights": predictor.weights,
             "flips": predictor.flips,
             "largest_component": predictor.largest_component,

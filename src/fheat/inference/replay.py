@@ -47,7 +47,7 @@ class Replay:
         """Precision of the next window; `auto` where no window has decided it yet."""
         return self._precision
 
-    def expect(self, voxels: int) -> None:
+    def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
         """Ignore the number: a graph is captured for the first batch and pays from the second."""
 
     def prepare(self, shape: tuple[int, ...]) -> None:

@@ -5,7 +5,6 @@ ONNX Runtime and OpenVINO are optional and imported when they are first used; th
 """
 
 import warnings
-from functools import cached_property
 from importlib.util import find_spec
 from typing import Final, Literal, Protocol, cast, get_args
 
@@ -23,8 +22,6 @@ FASTEST: Final = "openvino"
 PACKAGES: Final = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 VOXELS_WORTH_COMPILING: Final = 50_000_000
 """Number of window voxels from which on `auto` compiles: about one scan with dense windows. Compiling takes seconds."""
-VOXELS_WORTH_OPENING: Final = 5_000_000
-"""The same where the compiled network is on disk from an earlier process: opening it takes a second."""
 
 
 class Runtime(Protocol):
@@ -44,8 +41,8 @@ class Runtime(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
 
-    def expect(self, voxels: int) -> None:
-        """Take note of how many voxels of windows come next, which replaces what was said before."""
+    def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
+        """Take note of how many voxels of windows of a shape, (C, X, Y, Z), come next, in place of what was said."""
 
     def prepare(self, shape: tuple[int, ...]) -> None:
         """Do now what the first window of this shape, (C, X, Y, Z), would have to wait for."""
@@ -64,7 +61,7 @@ class TorchRuntime:
         """Map a batch of windows."""
         return cast(Tensor, self.network(x))
 
-    def expect(self, voxels: int) -> None:
+    def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
         """Ignore the number: torch runs one window as readily as many."""
 
     def prepare(self, shape: tuple[int, ...]) -> None:
@@ -77,7 +74,7 @@ class CompiledRuntime:
     Each compiled network is compared with the network itself on a window of noise before it is used. Where it cannot be
     compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` are
     done or known to come, and also, after one warning, where it cannot be compiled. What was compiled and compared is
-    kept on disk for the next process, see `fheat.inference.compilers`.
+    kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any number of windows.
 
     Args:
         network: what is compiled, on the CPU and in evaluation mode.
@@ -102,12 +99,15 @@ class CompiledRuntime:
         self._batch = batch
         self._voxels_done = self._voxels_to_come = 0
         self._compiled: dict[tuple[int, ...], Forward] = {}
+        self._kept: dict[tuple[int, ...], bool] = {}
+        self._shape: tuple[int, ...] | None = None
         self._failed = False
 
     @property
     def name(self) -> str:
         """What runs the next window."""
-        waiting = self.automatic and self._voxels_done + self._voxels_to_come < self._voxels_worth_it
+        few = self._voxels_done + self._voxels_to_come < VOXELS_WORTH_COMPILING
+        waiting = self.automatic and few and not self._only_opens()
         return "torch" if waiting or self._failed else self._compiler
 
     @property
@@ -115,14 +115,19 @@ class CompiledRuntime:
         """Precision of the next window."""
         return "float32" if self.name == "torch" else self._precision
 
-    @cached_property
-    def _voxels_worth_it(self) -> int:
-        known = bool(self._compiled) or compiled_before(self._compiler, self.network)
-        return VOXELS_WORTH_OPENING if known else VOXELS_WORTH_COMPILING
+    def _only_opens(self) -> bool:
+        """Return whether windows of the shape that comes next need no compiling, here or by an earlier process."""
+        shape = self._shape
+        if shape is None or shape in self._compiled:
+            return shape is not None
+        if shape not in self._kept:
+            plan = shape, self._precision, self._batch
+            self._kept[shape] = compiled_before(self._compiler, self.network, *plan)
+        return self._kept[shape]
 
-    def expect(self, voxels: int) -> None:
-        """Take note of how many voxels of windows come next, which decides whether compiling pays."""
-        self._voxels_to_come = voxels
+    def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
+        """Take note of how many voxels of windows of a shape come next, which decides whether compiling pays."""
+        self._voxels_to_come, self._shape = voxels, shape
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -136,6 +141,7 @@ class CompiledRuntime:
     @torch.no_grad()
     def prepare(self, shape: tuple[int, ...]) -> None:
         """Compile the network for windows of this shape, (C, X, Y, Z), unless it is compiled or torch runs them."""
+        self._shape = shape
         if self.name == "torch" or shape in self._compiled:
             return
         try:

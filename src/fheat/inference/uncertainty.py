@@ -49,8 +49,7 @@ def entropy(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
         regions:            max_k -(p_k log p_k + (1 - p_k) log(1 - p_k)) / log 2
 
     It is 0 where one class is certain and 1 where all are equally probable. With regions, whose channels are decided
-    one by one, it is that of the least certain region. A single exclusive class is always certain. Where no window was,
-    which gives exclusive classes that are all 0, it is 1.
+    one by one, it is that of the least certain region. A single exclusive class is always certain.
     """
     if regions:
         outside = 1 - probabilities
@@ -59,22 +58,17 @@ def entropy(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
     if len(probabilities) == 1:
         return torch.zeros_like(probabilities[0])
     spread: Tensor = torch.special.entr(probabilities).sum(dim=0) / log(len(probabilities))
-    return _unless_seen(spread.clamp(0, 1), probabilities)
+    return spread.clamp(0, 1)
 
 
 def disagreement(members: Tensor, probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
     """Return the fraction of the members whose label differs from that of the mean, (X, Y, Z).
 
     Shapes: members (J, K, X, Y, Z), mean probabilities (K, X, Y, Z). It is 0 where all members have the label of the
-    mean. Where no window was, which gives exclusive classes that are all 0, it is 1.
+    mean.
     """
     label = paint(probabilities, regions)
     differing = torch.zeros(label.shape, dtype=torch.float32, device=label.device)
     for member in members:
         differing += paint(member, regions) != label
-    fraction = differing / len(members)
-    return fraction if regions else _unless_seen(fraction, probabilities)
-
-
-def _unless_seen(values: Tensor, probabilities: Tensor) -> Tensor:
-    return torch.where(probabilities.amax(dim=0) == 0, 1.0, values)
+    return differing / len(members)

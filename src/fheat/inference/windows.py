@@ -1,101 +1,120 @@
 """Where the windows of a sliding window lie, and how much each of their voxels counts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from math import gcd, prod
 from typing import Final, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 Triple = tuple[int, int, int]
 Weights = Literal["constant", "gaussian"]
+Choice = Literal["all", "fast", "adaptive"]
+PARTS: Final = 4
+"""Number of parts that windows are visited in, see `Windows.parts`."""
 _LARGEST_THINNING: Final = 7
-"""Thinned windows are at least every seventh of all."""
+"""Fast windows are at least every seventh of all."""
 _MOST_THINNED: Final = 2**20
 """Largest number of windows that are listed to choose some of them; a body of 2 m at 1 mm has 250,000 of la's."""
-_LARGEST_UNSEEN: Final = 0.1
-"""Largest share of the voxels that thinned windows may leave uncovered."""
 
 
 @dataclass(frozen=True)
 class Windows:
     """Size and stride of a sliding window, in voxels of the grid the network works on.
 
-    With `thinned` only a part of the windows is visited, see `every`. How many windows a volume has is arithmetic, and
-    they are listed one plane at a time, so that a volume of any size can be asked about.
+    How many windows a volume has is arithmetic, and they are listed one plane at a time, so that a volume of any size
+    can be asked about. Whatever the choice among them, every voxel lies in at least one that is visited:
+
+    - `all` visits all of them;
+    - `fast` visits every n-th, see `every`, and the fewest windows that cover the volume, see `covering`, which count
+      only where there is no other;
+    - `adaptive` visits a third after the other, see `parts`, and may leave out most of the last one, which
+      `fheat.inference.sliding` decides.
     """
 
     size: Triple
     stride: Triple
-    thinned: bool = False
+    choice: Choice = "all"
 
     def __post_init__(self) -> None:
         if not all(0 < step <= length for step, length in zip(self.stride, self.size, strict=True)):
             raise ValueError(f"stride={self.stride} leaves gaps: use 1 to {self.size} voxels per axis")
 
     def fast(self) -> "Windows":
-        """Return the same windows, thinned."""
-        return replace(self, thinned=True)
+        """Return as little as a seventh of these windows, and those that it takes to cover the volume."""
+        return replace(self, choice="fast")
+
+    def adaptive(self) -> "Windows":
+        """Return the same windows in three thirds, of which the last is left out where it would change little."""
+        return replace(self, choice="adaptive")
 
     def every(self, shape: Triple) -> int:
-        """Return n where every n-th window of a volume is visited, in order; 1 unless thinned.
+        """Return n where every n-th window of a volume is visited, in order; 1 unless fast.
 
-        n is at most 7. As it shares no divisor with the number of windows on the inner axes, all their places take
-        their turn, and the average over few windows is near that over all. n is the largest that leaves no plane and at
-        most a tenth of the voxels uncovered; where there is none, all windows are visited. Voxels that stay uncovered
-        lie at the edges of the volume, where few windows reach.
+        n is the largest number up to 7 that shares no divisor with the number of windows on the inner axes. All their
+        places then take their turn, and the average over few windows is near that over all.
         """
-        if not self.thinned:
+        if self.choice != "fast":
             return 1
         counts = self._counts(shape)
         if prod(counts) > _MOST_THINNED:
             raise ValueError(f"{prod(counts):,} windows are too many to thin, over {_MOST_THINNED:,}: use all of them")
-        windows = self._all(shape)
-        for step in range(_LARGEST_THINNING, 1, -1):
-            some = windows[step // 2 :: step]
-            if gcd(step, prod(counts[1:])) == 1 and some and _reaches(some, self.size, shape):
-                return step
-        return 1
+        return next(step for step in range(_LARGEST_THINNING, 0, -1) if gcd(step, prod(counts[1:])) == 1)
 
     def count(self, shape: Triple) -> int:
-        """Return the number of windows of a volume that are visited, without listing them."""
-        step = self.every(shape)
-        return (prod(self._counts(shape)) - step // 2 + step - 1) // step
+        """Return the number of windows of a volume that are visited at most; all of them are counted, not listed."""
+        return prod(self._counts(shape)) if self.every(shape) == 1 else len(self.corners(shape))
 
     def corners(self, shape: Triple) -> list[Triple]:
-        """Return the first voxel of every window of a volume that is visited, in order."""
-        step = self.every(shape)
-        return self._all(shape)[step // 2 :: step]
+        """Return the first voxel of every window of a volume that is visited at most, in order."""
+        return list(chain.from_iterable(corners for _, corners in self.planes(shape, 0)))
 
     def planes(self, shape: Triple, axis: int) -> Iterator[tuple[int, list[Triple]]]:
         """Yield each first plane of windows along an axis and the corners of the windows that begin there, in order."""
         step, (_, along_y, along_z) = self.every(shape), self._counts(shape)
-        axes = [(shape[other], self.size[other], self.stride[other]) for other in range(3)]
+        axes = list(zip(shape, self.size, self.stride, strict=True))
+        cover = [set(covering(*one)) for one in axes] if step > 1 else []
         for index, first in enumerate(starts(*axes[axis])):
             places = [[(index, first)] if other == axis else enumerate(starts(*axes[other])) for other in range(3)]
             corners = [
                 (x, y, z)
                 for (i, x), (j, y), (k, z) in product(*places)
                 if ((i * along_y + j) * along_z + k) % step == step // 2
+                or (x in cover[0] and y in cover[1] and z in cover[2])
             ]
             if corners:
                 yield first, corners
 
-    def unseen(self, shape: Triple) -> float:
-        """Return the share of the voxels that no window covers; they become background. All windows cover all."""
-        return _unseen(self.corners(shape), self.size, shape)[0] if self.every(shape) > 1 else 0.0
+    def parts(self, shape: Triple) -> Callable[[Triple], int]:
+        """Return a function from the corner of a window to the part, 0 to 3, that it belongs to; 0 for all windows.
+
+        The adaptive window that is the i-th along X, the j-th along Y and the k-th along Z is in the third
+        (i + j + k) mod 3. So each third has every place along every axis about equally often, and its average is near
+        that over all windows. Those of the last third, 2, that are among the fewest that cover the volume make a part
+        of their own, 3, since something must be seen everywhere. Of fast windows, these make part 3 too, and every n-th
+        window part 0; where there are less than half as many of the latter, all are in part 0 and count alike.
+        """
+        if self.choice == "all":
+            return lambda corner: 0
+        step, (_, along_y, along_z) = self.every(shape), self._counts(shape)
+        cover = [set(covering(*axis)) for axis in zip(shape, self.size, self.stride, strict=True)]
+        alike = prod(map(len, cover)) > 2 * prod(self._counts(shape)) // step
+
+        def part(corner: Triple) -> int:
+            i, j, k = (-(-start // stride) for start, stride in zip(corner, self.stride, strict=True))
+            needed = all(start in chosen for start, chosen in zip(corner, cover, strict=True))
+            if self.choice == "fast":
+                return 0 if alike or ((i * along_y + j) * along_z + k) % step == step // 2 else 3
+            third = (i + j + k) % 3
+            return 3 if third == 2 and needed else third
+
+        return part
 
     def _counts(self, shape: Triple) -> list[int]:
         axes = zip(shape, self.size, self.stride, strict=True)
         return [-(-max(length - size, 0) // stride) + 1 for length, size, stride in axes]
-
-    def _all(self, shape: Triple) -> list[Triple]:
-        along_x, along_y, along_z = (list(starts(*axis)) for axis in zip(shape, self.size, self.stride, strict=True))
-        return [(x, y, z) for x in along_x for y in along_y for z in along_z]
 
 
 PRESETS: Final = {
@@ -116,31 +135,13 @@ def starts(length: int, size: int, stride: int) -> Iterator[int]:
     return chain(range(0, reach, stride), [reach])
 
 
-def _reaches(corners: list[Triple], size: Triple, shape: Triple) -> bool:
-    share, plane = _unseen(corners, size, shape)
-    return share <= _LARGEST_UNSEEN and plane < 1 - 1e-9
-
-
-def _unseen(corners: list[Triple], size: Triple, shape: Triple) -> tuple[float, float]:
-    """Return the share of the voxels outside all windows, and the largest such share of a plane along any axis.
-
-    Windows cut every axis into pieces; within a block of three pieces all voxels lie in the same windows.
-    """
-    first = np.array(corners)
-    ends = np.minimum(np.array([first, first + size]), shape)
-    cuts = [np.unique([0, length, *ends[:, :, axis].ravel()]) for axis, length in enumerate(shape)]
-    count = np.zeros([len(cut) for cut in cuts], dtype=np.int64)
-    for sides in product((0, 1), repeat=3):
-        places = tuple(np.searchsorted(cuts[axis], ends[side, :, axis]) for axis, side in enumerate(sides))
-        np.add.at(count, places, (-1) ** sum(sides))
-    missed = (count.cumsum(0).cumsum(1).cumsum(2) == 0)[:-1, :-1, :-1].astype(np.float64)
-    lengths = [np.diff(cut) / shape[axis] for axis, cut in enumerate(cuts)]
-    planes = [np.einsum("abc,b,c->a", np.moveaxis(missed, axis, 0), *_others(lengths, axis)) for axis in range(3)]
-    return float(planes[0] @ lengths[0]), float(max(plane.max() for plane in planes))
-
-
-def _others(values: list[NDArray[np.float64]], axis: int) -> list[NDArray[np.float64]]:
-    return values[:axis] + values[axis + 1 :]
+def covering(length: int, size: int, stride: int) -> Iterator[int]:
+    """Yield the fewest of `starts`, from the first to the last, whose windows cover the axis."""
+    first, reach = 0, max(length - size, 0)
+    while first + size < reach:
+        yield first
+        first += size // stride * stride
+    yield from sorted({first, reach})
 
 
 def window_weights(size: Triple, kind: Weights) -> Tensor:

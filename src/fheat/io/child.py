@@ -57,6 +57,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is not an answer
     if hasattr(select, "poll"):
         threading.Thread(target=end_with_the_parent, daemon=True).start()
+    importlib.import_module("fheat.io")  # which every format needs, while the parent may still be busy
     for line in sys.stdin.buffer:
         request = json.loads(line)
         kind = kind_of(request)
@@ -91,7 +92,7 @@ def kind_of(request: dict[str, Any]) -> str:
 def load_libraries(kind: str) -> None:
     """Import what the file will need, before a fork and before memory is limited."""
     with contextlib.suppress(ImportError):  # the answer to the request names the missing package
-        for module in ("fheat.io", *LIBRARIES[kind]):
+        for module in LIBRARIES[kind]:
             importlib.import_module(module)
 
 

@@ -84,6 +84,14 @@ def read_confined(
             reader.close()
 
 
+def start_reader() -> None:
+    """Start a reading process for the next `read_confined`, which then need not wait for its libraries to load."""
+    idle = _IDLE[os.getpid()]
+    if not idle:
+        with contextlib.suppress(OSError):  # the read tries it again, and says why it cannot
+            idle.append(ConfinedReader().start())
+
+
 class ConfinedReader:
     """One reading process, started on first need, and again if a file made it end. Not shared between threads.
 
@@ -104,10 +112,7 @@ class ConfinedReader:
         self, kind: Kind, path: str | Path, limit: int, files: Sequence[Path] = (), *, series: str | Path | None = None
     ) -> Content:
         """Read one file; see `read_confined`. The process ends unless its answer is complete."""
-        if self._process is None or self._process.poll() is not None:
-            self.close()
-            self._process = _start()
-        file, process, late = Path(path), self._process, threading.Event()
+        file, process, late = Path(path), self._alive(), threading.Event()
 
         def stop() -> None:
             late.set()
@@ -136,6 +141,17 @@ class ConfinedReader:
         if isinstance(answer.outcome, BadInput):
             raise answer.outcome
         return answer.outcome
+
+    def start(self) -> Self:
+        """Start the process before its first file comes, and return this reader."""
+        self._alive()
+        return self
+
+    def _alive(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = _start()
+        return self._process
 
     def close(self) -> None:
         """End the process; a later read starts a new one."""

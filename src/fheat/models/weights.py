@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
+import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
@@ -70,8 +71,16 @@ class Budget(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _device_constructors():
             sizes = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
-            made = func(*args, **{**sizes, "device": "meta"})  # has a size and no memory
+            made = _without_memory(func, args, sizes)
             self.spent += made.numel() * made.element_size()
             if self.spent > self.limit:
                 raise MemoryError(f"it would take more than {self.limit / 2**20:,.0f} MiB to build it")
         return func(*args, **kwargs)
+
+
+def _without_memory(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the tensor that a constructor would make, with its size and without its memory."""
+    if func is torch.arange and len(args) == 1 and isinstance(args[0], int) and not kwargs:
+        return torch.empty(args[0], dtype=torch.int64, device="meta")  # torch would load half a second of libraries
+    made: torch.Tensor = func(*args, **{**kwargs, "device": "meta"})
+    return made

@@ -54,7 +54,7 @@ def cache_folder() -> Path | None:
 def read_cached(kind: str, key: str) -> bytes | None:
     """Return what was kept under a key; None where nothing was, or where it is damaged, in which case it is removed."""
     file = _file(kind, key)
-    if file is None or not _is_ours(file.parent) or not _is_ours(file):
+    if file is None or not is_cached(kind, key):
         return None
     try:
         found = read_capped(file, LARGEST_ENTRY)
@@ -68,6 +68,12 @@ def read_cached(kind: str, key: str) -> bytes | None:
         else:
             file.unlink()
     return content if intact else None
+
+
+def is_cached(kind: str, key: str) -> bool:
+    """Return whether something is kept under a key, without reading it: it may yet turn out to be damaged."""
+    file = _file(kind, key)
+    return file is not None and _is_ours(file.parent) and _is_ours(file)
 
 
 def write_cached(kind: str, key: str, content: bytes) -> None:
