@@ -27,8 +27,7 @@ from fheat.metrics.masks import dice
 MODELS = {"la": "la-4", "hippocampus": "hippocampus"}
 WAYS = {
     "all": ("all", "float32"),
-    "adaptive": ("adaptive", "float32"),
-    "adaptive bfloat16": ("adaptive", "bfloat16"),
+    "all bfloat16": ("all", "bfloat16"),
     "fast": ("fast", "float32"),
 }
 
@@ -50,7 +49,7 @@ class Counted:
 
 def predictor(model: str, choice: str, precision: str) -> Predictor:
     made = Predictor(model, device="cpu", runtime="openvino", precision=precision)
-    made.windows = made.windows if choice == "all" else getattr(made.windows, choice)()
+    made.windows = made.windows.fast() if choice == "fast" else made.windows
     made._run = Counted(made._run)
     return made
 

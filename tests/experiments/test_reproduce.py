@@ -31,10 +31,11 @@ SMALL = ("la-all/fheat-seg", "la-all/light-unetr", "la-all/nnunet", "la-all/segr
 
 
 def small_items():
-    """Return all items; of Tables IV and V the rows that take little time."""
-    others = [name for name in ITEMS if name not in ("table4", "table5")]
+    """Return all items; of Tables IV and V the rows that take little time, and of the methods one beside CSE."""
+    others = [name for name in ITEMS if name not in ("table4", "table5", "methods")]
     (five,) = chosen_items(["table5"], ["fheat-seg"])
-    return [*chosen_items(others), *chosen_items(["table4"], SMALL), five.model_copy(update={"costs": five.costs[-2:]})]
+    some = [*chosen_items(["table4"], SMALL), *chosen_items(["methods"], ["la-4/fheat-seg", "la-4/fheat-seg-by-bcp"])]
+    return [*chosen_items(others), *some, five.model_copy(update={"costs": five.costs[-2:]})]
 
 
 @pytest.fixture(scope="module")

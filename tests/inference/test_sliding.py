@@ -2,8 +2,7 @@
 
 import itertools
 import tracemalloc
-from collections import Counter
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from monai.inferers import sliding_window_inference
 from torch import nn
 
 from fheat import create_model
-from fheat.inference.sliding import SlidingWindow, _further
+from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS, Windows, covering, starts, window_weights
 
 SIZE, STRIDE = (16, 12, 20), (8, 9, 5)
@@ -176,10 +175,10 @@ def test_mistakes_are_named():
 )
 def test_whatever_the_choice_every_voxel_is_seen(shape, size, stride):
     windows = Windows(size, tuple(min(step, length) for step, length in zip(stride, size, strict=True)))
-    every, fast, adaptive = (chosen.corners(shape) for chosen in (windows, windows.fast(), windows.adaptive()))
-    assert set(fast) <= set(every) == set(adaptive)
+    every, fast = (chosen.corners(shape) for chosen in (windows, windows.fast()))
+    assert set(fast) <= set(every)
     assert len(fast) >= len(every) // 7
-    for listed, chosen in ((every, windows), (fast, windows.fast()), (adaptive, windows.adaptive())):
+    for listed, chosen in ((every, windows), (fast, windows.fast())):
         assert chosen.count(shape) == len(listed) == len(set(listed))
         for axis in range(3) if len(listed) <= 2000 else ():
             planes = dict(chosen.planes(shape, axis))
@@ -187,13 +186,11 @@ def test_whatever_the_choice_every_voxel_is_seen(shape, size, stride):
             assert all(
                 corners == [corner for corner in listed if corner[axis] == first] for first, corners in planes.items()
             )
-    part = windows.adaptive().parts(shape)
-    for some in (fast, [corner for corner in adaptive if part(corner) != 2]):
-        seen = np.zeros(shape, dtype=bool)
-        for corner in some:
-            seen[tuple(slice(a, a + n) for a, n in zip(corner, size, strict=True))] = True
-        assert seen.all()
-    assert {windows.parts(shape)(corner) for corner in every} == {0}
+    seen = np.zeros(shape, dtype=bool)
+    for corner in fast:
+        seen[tuple(slice(a, a + n) for a, n in zip(corner, size, strict=True))] = True
+    assert seen.all()
+    assert not any(map(windows.filling(shape), every))
 
 
 @given(length=st.integers(1, 200), size=st.integers(1, 60), stride=st.integers(1, 60))
@@ -216,7 +213,6 @@ def test_counting_the_windows_of_a_volume_of_any_size_lists_none():
     windows = Windows((112, 112, 80), (112, 112, 80))
     tracemalloc.start()
     assert windows.count(shape) == 412 * 412 * 576
-    assert windows.adaptive().count(shape) == windows.count(shape)
     assert windows.count((2**53,) * 3) > 2**120
     first, corners = next(windows.planes((46080, 200, 200), 0))
     assert (first, corners) == (0, [(0, y, z) for y in (0, 88) for z in (0, 80, 120)])
@@ -235,22 +231,11 @@ def test_fast_windows_of_the_la_protocol():
     assert fast.corners((112, 112, 80)) == [(0, 0, 0)]
 
 
-def test_thirds_of_the_la_protocol_have_every_place_equally_often():
-    windows, shape = PRESETS["la"].adaptive(), (192, 142, 88)
-    part, cover = windows.parts(shape), set(product((0, 80), (0, 30), (0, 8)))
-    parts = [[corner for corner in windows.corners(shape) if part(corner) == number] for number in range(4)]
-    assert [len(parts[0]), len(parts[1]), len(parts[2] + parts[3])] == [18, 18, 18]
-    assert set(parts[3]) == cover - set(parts[0]) - set(parts[1])
-    for corners in (parts[0], parts[1], parts[2] + parts[3]):
-        for axis, count in enumerate((6, 3, 3)):
-            assert list(Counter(corner[axis] for corner in corners).values()) == [18 // count] * count
-
-
 def test_windows_that_are_needed_to_cover_count_only_where_there_is_no_other():
     windows, shape = Windows((24, 24, 24), (6, 6, 6)).fast(), (60, 45, 50)
-    part = windows.parts(shape)
-    regular = [corner for corner in windows.corners(shape) if part(corner) == 0]
-    assert {part(corner) for corner in windows.corners(shape)} == {0, 3}
+    fills = windows.filling(shape)
+    regular = [corner for corner in windows.corners(shape) if not fills(corner)]
+    assert 0 < len(regular) < len(windows.corners(shape))
 
     def first_voxel(x):  # a constant per window that tells them apart
         return x[:, :, :1, :1, :1].expand_as(x)
@@ -277,56 +262,3 @@ def test_fast_windows_average_what_they_see():
     steps = []
     SlidingWindow(nn.Identity(), windows, activation="none", progress=lambda *step: steps.append(step))(image)
     assert steps[-1] == (len(windows.corners((60, 45, 50))),) * 2
-
-
-class Wavering(nn.Module):
-    """Adds to every window noise of its own, drawn from its content, as networks do that see other surroundings."""
-
-    def __init__(self, noise):
-        super().__init__()
-        self.noise, self.windows = noise, 0
-
-    def forward(self, x):
-        self.windows += len(x)
-        seeds = [int(one.double().sum().abs() * 1e6) % 2**31 for one in x]
-        drawn = [torch.randn(2, *x.shape[2:], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        return torch.cat([-x, x], dim=1) + self.noise * torch.stack(drawn)
-
-
-def smooth_image():
-    axes = torch.meshgrid(*(torch.linspace(-1, 1, n) for n in (60, 45, 50)), indexing="ij")
-    return 4 * (0.6 - sum(axis**2 for axis in axes).sqrt())[None]
-
-
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-@pytest.mark.parametrize(("noise", "leaves_out"), [(0.001, True), (3.0, False)])
-def test_adaptive_windows_give_the_mask_of_all_windows(activation, noise, leaves_out):
-    """Where windows agree the last part is left out, else all are visited, and the averages are those of all."""
-    windows, image, options = Windows((24, 24, 24), (6, 6, 6)), smooth_image(), {"activation": activation}
-    all_of_them, some, steps = Wavering(noise), Wavering(noise), []
-    expected = SlidingWindow(all_of_them, windows, **options)(image)
-    found = SlidingWindow(some, windows.adaptive(), progress=lambda *step: steps.append(step), slab=100, **options)(
-        image
-    )
-    mask, other = (
-        averages > 0.5 if activation == "sigmoid" else averages.argmax(0) == 1 for averages in (expected, found)
-    )
-    assert 0.05 < mask.float().mean() < 0.95
-    agreement = 2 * (mask & other).sum() / (mask.sum() + other.sum())
-    assert steps[-1][1] == all_of_them.windows == windows.count((60, 45, 50))
-    if leaves_out:
-        assert some.windows < 0.75 * all_of_them.windows
-        assert agreement >= 0.999
-    else:
-        assert some.windows == all_of_them.windows
-        assert (found - expected).abs().max() < 1e-5
-
-
-def test_what_the_last_part_moves_an_average_by():
-    """Against the slow obvious way: averages over many draws of independent outputs."""
-    draws = np.random.default_rng(0).normal(size=(40_000, 54))
-    for first, second in ((18, 18), (24, 15), (10, 30)):
-        one, two, whole = (draws[:, :count].mean(1) for count in (first, first + second, 54))
-        ratio = (whole - two).std() / (two - one).std()
-        assert _further(first, second, 54 - first - second) == pytest.approx(ratio, rel=0.03)
-    assert _further(18, 18, 18) == pytest.approx(3**-0.5)

@@ -69,10 +69,9 @@ class Predict:
     pattern: str | None = None
     """Names of the scans below INPUT, with {id} for the name of a scan and {any} for any text: {id}_LGE.nii.gz, or
     {id}/t1.nii.gz."""
-    preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast", "adaptive"] | None = None
+    preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
     """Window and stride of a benchmark, by default the model's own; fast is the model's own with as little as a quarter
-    of the windows and nearly the same mask; adaptive leaves out the last third of them where it would hardly change the
-    mask."""
+    of the windows and nearly the same mask."""
     stride: Triple | None = None
     """Voxels between windows per axis: smaller is slower and smoother."""
     weights: Weights = "constant"
@@ -292,8 +291,8 @@ def _predictor(options: Predict, models: Sequence[str], *, device: str | None = 
         )
         if options.stride is not None:
             predictor.windows = Windows(predictor.windows.size, options.stride)
-        if options.preset in ("fast", "adaptive"):
-            predictor.windows = getattr(predictor.windows, options.preset)()
+        if options.preset == "fast":
+            predictor.windows = predictor.windows.fast()
     except ValueError as error:
         raise UsageError(str(error)) from None
     size = predictor.windows.size

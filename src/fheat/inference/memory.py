@@ -46,8 +46,7 @@ class MemoryBound:
     statistics: int
     """A copy of one channel, and a byte per voxel where zeros are left out, while mean and deviation are measured."""
     slab: int
-    """(C + K + 1) float32 values per voxel of the planes held, and one more while they move; for adaptive windows also
-    two masks of each class, of a byte each, and eight bytes while they are made."""
+    """(C + K + 1) float32 values per voxel of the planes held, and one more while they move."""
     planes: int
     """Memory of the planes being read from the scan or brought back to it."""
     windows: int
@@ -97,7 +96,6 @@ def memory_bound(
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
     plane = prod(larger) // larger[axis]
-    decisions = ceil((classes + 4) / 2) if sliding.windows.choice == "adaptive" else 0
     source_planes = ceil(PLANES_AT_ONCE * max(scan.steps[axis], 1.0)) + 2
     return MemoryBound(
         program=program,
@@ -105,7 +103,7 @@ def memory_bound(
         reading=stored // scan.channels,
         mask=prod(scan.source_shape),
         statistics=_statistics_bytes(scan, stored),
-        slab=(scan.channels + classes + 2 + decisions) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
+        slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
         planes=_PLANE_COPIES * max(scan.channels, classes) * plane * source_planes * _FLOAT32_BYTES,
         windows=activations,
         maps=maps * prod(scan.source_shape) * _FLOAT32_BYTES,

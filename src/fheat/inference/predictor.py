@@ -57,7 +57,7 @@ class Predictor:
         card: preprocessing, window and regions; by default the one the network was loaded with. What it leaves out
             stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
-            `predictor.windows.fast()` and `.adaptive()` are fewer of them, see `Windows`.
+            `predictor.windows.fast()` are fewer of them, see `Windows`.
         weights: `constant` or `gaussian` weight of the voxels of a window.
         batch: number of windows per forward pass; by default 4, on a GPU 16.
         flips: average over the eight mirror images of each window.

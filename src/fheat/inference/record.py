@@ -122,7 +122,7 @@ def new_record(predictor: Predictor, source: str | Path) -> PredictionRecord:
         settings={
             "window": predictor.windows.size,
             "stride": predictor.windows.stride,
-            "thinned": False if predictor.windows.choice == "all" else predictor.windows.choice,
+            "visited": predictor.windows.choice,
             "weights": predictor.weights,
             "flips": predictor.flips,
             "largest_component": predictor.largest_component,

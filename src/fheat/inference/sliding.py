@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
-from math import sqrt
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from fheat.inference.windows import PARTS, Triple, Weights, Windows, window_weights
+from fheat.inference.windows import Triple, Weights, Windows, window_weights
 from fheat.system.progress import Progress
 
 Planes = Callable[[int, int], Tensor]
@@ -26,8 +25,6 @@ PLANES_AT_ONCE: Final = 8
 """Number of planes that are read or handed on together."""
 _FILLING: Final = 2.0**-20
 """Weight of windows that count only where there is no other; a power of two, which rounds nothing."""
-LARGEST_LOSS: Final = 8e-4
-"""What may be missing from a Dice of 1 with the mask of all windows, as it is estimated, where some are left out."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
 
 
@@ -48,15 +45,6 @@ class SlidingWindow:
             or each group on each flip.
         slab: number of planes collected beyond one window before finished ones are handed on; by default half a window,
             or all planes where that takes no more than a window.
-
-    Adaptive windows are visited a third after the other. The more windows an average has, the nearer it is to that over
-    all: if a, b and c are the numbers of windows of the thirds, and outputs scatter independently, the last moves it by
-
-        sqrt((1 / (a + b) - 1 / (a + b + c)) / (1 / a - 1 / (a + b)))
-
-    times what the second has moved it by, which for equal thirds is 0.58. The last third is left out where Dice between
-    the labels before and after the second says that Dice with the labels of all windows will be missing no more than
-    `LARGEST_LOSS`, in every class; each slab decides for itself. What no other window covers is still looked at.
 
     An identity network with activation `none` returns its input.
     """
@@ -129,12 +117,12 @@ class SlidingWindow:
                 inner[axis + 1] = slice(first - slab.offset, last - slab.offset)
                 yield first - lead, slab.averages(tuple(inner))
 
-        part = self.windows.parts(padded)
-        waiting: list[list[Triple]] = [[] for _ in range(PARTS)]  # windows of the slab, so that batches are full
+        fills = self.windows.filling(padded)
+        waiting: tuple[list[Triple], list[Triple]] = [], []  # windows of the slab, so that batches are full
         for first, corners in self.windows.planes(padded, axis):
             if first + size[axis] > slab.offset + slab.depth:
                 self._visit(slab, waiting, total)
-                waiting = [[] for _ in range(PARTS)]
+                waiting = [], []
                 yield from finished(first)
                 slab.advance(first)
             for begin in range(max(slab.loaded, lead), min(first + size[axis], end), PLANES_AT_ONCE):
@@ -143,42 +131,16 @@ class SlidingWindow:
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
             for at in corners:
-                waiting[part(at)].append(_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]))
+                waiting[fills(at)].append(_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]))
         self._visit(slab, waiting, total)
         yield from finished(padded[axis])
 
-    def _visit(self, slab: "_Slab", parts: list[list[Triple]], total: int) -> None:
-        """Add the windows of the parts at these corners of the slab, and leave out the third one where it can be."""
-        first, second, last, needed = parts
-        self._add(slab, first, total)
-        settled = self.windows.choice == "fast"
-        if first and second and last:
-            seen, before = slab.weights[0] > 0, self._decisions(slab)
-            self._add(slab, second, total)
-            further = _further(len(first), len(second), len(last) + len(needed))
-            after = [decision & seen for decision in self._decisions(slab)]
-            settled = further * _largest_loss(before, after) <= LARGEST_LOSS
-        else:
-            self._add(slab, second, total)
-        if settled:
-            slab.visited += len(last)
-        else:
-            self._add(slab, last, total)
-        self._add(slab, needed, total, _FILLING if settled else 1.0)
+    def _visit(self, slab: "_Slab", corners: tuple[list[Triple], list[Triple]], total: int) -> None:
+        """Add the windows at these corners of the slab, then those that count only where there is no other."""
+        for some, factor in zip(corners, (1.0, _FILLING), strict=True):
+            self._add(slab, some, total, factor)
 
-    def _decisions(self, slab: "_Slab") -> list[Tensor]:
-        """Return for each class but the background, or each region, where it would be painted now."""
-        means = slab.sums[: len(slab.sums) // (1 + self.member_count)]
-        if self.activation == "sigmoid":
-            return [mean > 0.5 * slab.weights[0] for mean in means]
-        labels = torch.zeros(means.shape[1:], dtype=torch.uint8, device=means.device)
-        most = means[0]
-        for value, mean in enumerate(means[1:], start=1):
-            labels[mean > most] = value
-            most = torch.maximum(most, mean)
-        return [labels == value for value in range(1, len(means))]
-
-    def _add(self, slab: "_Slab", corners: list[Triple], total: int, factor: float = 1.0) -> None:
+    def _add(self, slab: "_Slab", corners: list[Triple], total: int, factor: float) -> None:
         """Add the windows at these corners of the slab, with a factor to their weight."""
         size, weight = self.windows.size, factor * self._weight.to(slab.image.device)
         plain = self.weights == "constant" and factor == 1
@@ -265,21 +227,6 @@ class _Slab:
                 channel.narrow(axis, 0, self.depth - gone).copy_(channel.narrow(axis, gone, self.depth - gone).clone())
                 channel.narrow(axis, self.depth - gone, gone).zero_()
         self.offset = first
-
-
-def _further(first: int, second: int, last: int) -> float:
-    """Return by how much the last part moves an average, over what the second moved it by; see `SlidingWindow`."""
-    both = first + second
-    return sqrt((1 / both - 1 / (both + last)) / (1 / first - 1 / both))
-
-
-def _largest_loss(before: list[Tensor], after: list[Tensor]) -> float:
-    """Return what is missing from a Dice of 1 between two sets of masks, in the class where that is most."""
-    losses = [0.0]
-    for one, other in zip(before, after, strict=True):
-        size = int(one.sum()) + int(other.sum())
-        losses.append(int((one ^ other).sum()) / max(size, 1))
-    return max(losses)
 
 
 def _box(corner: Triple, size: Triple) -> tuple[slice, ...]:

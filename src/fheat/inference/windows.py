@@ -11,9 +11,7 @@ from torch import Tensor
 
 Triple = tuple[int, int, int]
 Weights = Literal["constant", "gaussian"]
-Choice = Literal["all", "fast", "adaptive"]
-PARTS: Final = 4
-"""Number of parts that windows are visited in, see `Windows.parts`."""
+Choice = Literal["all", "fast"]
 _LARGEST_THINNING: Final = 7
 """Fast windows are at least every seventh of all."""
 _MOST_THINNED: Final = 2**20
@@ -29,9 +27,7 @@ class Windows:
 
     - `all` visits all of them;
     - `fast` visits every n-th, see `every`, and the fewest windows that cover the volume, see `covering`, which count
-      only where there is no other;
-    - `adaptive` visits a third after the other, see `parts`, and may leave out most of the last one, which
-      `fheat.inference.sliding` decides.
+      only where there is no other, see `filling`.
     """
 
     size: Triple
@@ -45,10 +41,6 @@ class Windows:
     def fast(self) -> "Windows":
         """Return as little as a seventh of these windows, and those that it takes to cover the volume."""
         return replace(self, choice="fast")
-
-    def adaptive(self) -> "Windows":
-        """Return the same windows in three thirds, of which the last is left out where it would change little."""
-        return replace(self, choice="adaptive")
 
     def every(self, shape: Triple) -> int:
         """Return n where every n-th window of a volume is visited, in order; 1 unless fast.
@@ -64,11 +56,11 @@ class Windows:
         return next(step for step in range(_LARGEST_THINNING, 0, -1) if gcd(step, prod(counts[1:])) == 1)
 
     def count(self, shape: Triple) -> int:
-        """Return the number of windows of a volume that are visited at most; all of them are counted, not listed."""
+        """Return the number of windows of a volume that are visited; all of them are counted, not listed."""
         return prod(self._counts(shape)) if self.every(shape) == 1 else len(self.corners(shape))
 
     def corners(self, shape: Triple) -> list[Triple]:
-        """Return the first voxel of every window of a volume that is visited at most, in order."""
+        """Return the first voxel of every window of a volume that is visited, in order."""
         return list(chain.from_iterable(corners for _, corners in self.planes(shape, 0)))
 
     def planes(self, shape: Triple, axis: int) -> Iterator[tuple[int, list[Triple]]]:
@@ -87,30 +79,22 @@ class Windows:
             if corners:
                 yield first, corners
 
-    def parts(self, shape: Triple) -> Callable[[Triple], int]:
-        """Return a function from the corner of a window to the part, 0 to 3, that it belongs to; 0 for all windows.
+    def filling(self, shape: Triple) -> Callable[[Triple], bool]:
+        """Return a function from the corner of a window to whether it counts only where there is no other window.
 
-        The adaptive window that is the i-th along X, the j-th along Y and the k-th along Z is in the third
-        (i + j + k) mod 3. So each third has every place along every axis about equally often, and its average is near
-        that over all windows. Those of the last third, 2, that are among the fewest that cover the volume make a part
-        of their own, 3, since something must be seen everywhere. Of fast windows, these make part 3 too, and every n-th
-        window part 0; where there are less than half as many of the latter, all are in part 0 and count alike.
+        These are the fast windows that are visited to cover the volume and are not every n-th. Where there are less
+        than half as many of the latter, all count alike.
         """
-        if self.choice == "all":
-            return lambda corner: 0
         step, (_, along_y, along_z) = self.every(shape), self._counts(shape)
-        cover = [set(covering(*axis)) for axis in zip(shape, self.size, self.stride, strict=True)]
-        alike = prod(map(len, cover)) > 2 * prod(self._counts(shape)) // step
+        cover = [list(covering(*axis)) for axis in zip(shape, self.size, self.stride, strict=True)]
+        if step == 1 or prod(map(len, cover)) > 2 * prod(self._counts(shape)) // step:
+            return lambda corner: False
 
-        def part(corner: Triple) -> int:
+        def fills(corner: Triple) -> bool:
             i, j, k = (-(-start // stride) for start, stride in zip(corner, self.stride, strict=True))
-            needed = all(start in chosen for start, chosen in zip(corner, cover, strict=True))
-            if self.choice == "fast":
-                return 0 if alike or ((i * along_y + j) * along_z + k) % step == step // 2 else 3
-            third = (i + j + k) % 3
-            return 3 if third == 2 and needed else third
+            return ((i * along_y + j) * along_z + k) % step != step // 2
 
-        return part
+        return fills
 
     def _counts(self, shape: Triple) -> list[int]:
         axes = zip(shape, self.size, self.stride, strict=True)
