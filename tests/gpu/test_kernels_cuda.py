@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fheat import create_model
-from fheat.nn.layers import SmallConv3d
+from fheat.nn.convolutions import SmallConv3d
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
 
@@ -24,7 +24,8 @@ def networks():
 
 def pair(name, **options):
     torch.manual_seed(0)
-    model, exact = (create_model(name, patch_size=PATCH, dropout=0.0, **options).cuda() for _ in range(2))
+    options |= {} if name.endswith("_l") else {"dropout": 0.0}
+    model, exact = (create_model(name, patch_size=PATCH, **options).cuda() for _ in range(2))
     exact.load_state_dict(model.state_dict())
     return model, exact.double()
 
@@ -40,8 +41,14 @@ def logits_and_gradients(model, x, weights, mode, half):
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("fheat_seg", {}), ("fheat_seg", {"mixer": "gelu"}), ("fheat_seg", {"kan_ratio": 2}), ("light_unetr", {})],
-    ids=["fheat_seg", "gelu", "ratio", "light_unetr"],
+    [
+        ("fheat_seg", {}),
+        ("fheat_seg", {"mixer": "gelu"}),
+        ("fheat_seg", {"kan_ratio": 2}),
+        ("light_unetr", {}),
+        ("fheat_seg_l", {}),
+    ],
+    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l"],
 )
 def test_the_network_is_as_exact_as_the_plain_one(name, options, half):
     model, exact = pair(name, **options)

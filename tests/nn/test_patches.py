@@ -5,7 +5,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.layers import DepthwiseTransposed3d, GroupedConv3d, PatchConv3d, PatchTransposed3d, Pointwise3d
+from fheat.nn.convolutions import (
+    DepthwiseConv3d,
+    DepthwiseTransposed3d,
+    DoublingDepthwise3d,
+    DoublingPointwise3d,
+    GroupedConv3d,
+    PatchConv3d,
+    PatchTransposed3d,
+    Pointwise3d,
+)
+from fheat.nn.layers import EachChannelNorm
 from fheat.ops import kernels
 
 
@@ -70,9 +80,32 @@ def test_voxels_to_patches_channel_by_channel(side, grid):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
-def test_products_in_each_voxel(layout):
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_products_in_each_voxel(layout, stride, bias):
     x = torch.randn(2, 5, 3, 4, 2).contiguous(memory_format=layout)
-    assert_close(*both(Pointwise3d(5, 7), nn.Conv3d(5, 7, 1, bias=False), x))
+    assert_close(*both(Pointwise3d(5, 7, stride, bias=bias), nn.Conv3d(5, 7, 1, stride=stride, bias=bias), x))
+
+
+@pytest.mark.parametrize("grid", [(3, 4, 5), (1, 2, 1)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise(stride, bias, grid):
+    plain = nn.Conv3d(5, 5, 3, stride=stride, padding=1, groups=5, bias=bias)
+    assert_close(*both(DepthwiseConv3d(5, stride, bias=bias), plain, torch.randn(2, 5, *grid)))
+
+
+@pytest.mark.parametrize("grid", [(3, 4, 2), (1, 2, 1)])
+def test_doubling(grid):
+    x = torch.randn(2, 5, *grid)
+    assert_close(*both(DoublingDepthwise3d(5), nn.ConvTranspose3d(5, 5, 3, stride=2, padding=1, groups=5), x))
+    assert_close(*both(DoublingPointwise3d(5, 3), nn.ConvTranspose3d(5, 3, 1, stride=2), x))
+
+
+def test_the_norm_of_each_channel():
+    norm = EachChannelNorm(5)
+    nn.init.normal_(norm.weight)
+    assert_close(*both(norm, nn.GroupNorm(5, 5), 0.5 + torch.randn(2, 5, 3, 4, 5)))
 
 
 @pytest.mark.parametrize(("channels", "share", "side"), [(3, 2, 3), (2, 2, 5), (4, 1, 3), (1, 3, 1)])

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.layers import SmallConv3d, Stem
+from fheat.nn.convolutions import SmallConv3d
+from fheat.nn.layers import Stem
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fheat.nn.convolutions import PatchTransposed3d, Pointwise3d
 from fheat.nn.fheat import FHEAT
-from fheat.nn.layers import OneGroupNorm, PatchTransposed3d
+from fheat.nn.layers import OneGroupNorm
 from fheat.ops.dct import dct_matrix
 from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
@@ -169,7 +170,7 @@ def _along(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 def _fheat(module: FHEAT) -> nn.Module:
-    plain = type(module.project) is nn.Conv3d and not module.project._forward_hooks
+    plain = type(module.project) is Pointwise3d and not module.project._forward_hooks
     return _FHEAT(module) if plain else module
 
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.layers import crop_to, pad_to_even
+from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d
+from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
 """Number of channels of each level."""
@@ -28,7 +29,7 @@ class ConvBlock(nn.Module):
 
     def __init__(self, channels: int, expansion: int = 2) -> None:
         super().__init__()
-        depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels)
+        depthwise = DepthwiseConv3d(channels)
         self.body = _body(depthwise, channels, channels, expansion)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,9 +43,9 @@ class ConvDown(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int = 2) -> None:
         super().__init__()
-        depthwise = nn.Conv3d(in_channels, in_channels, 3, stride=2, padding=1, groups=in_channels)
+        depthwise = DepthwiseConv3d(in_channels, stride=2)
         self.body = _body(depthwise, in_channels, out_channels, expansion)
-        self.shortcut = nn.Conv3d(in_channels, out_channels, 1, stride=2)
+        self.shortcut = Pointwise3d(in_channels, out_channels, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
@@ -57,9 +58,9 @@ class ConvUp(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int = 2) -> None:
         super().__init__()
-        depthwise = nn.ConvTranspose3d(in_channels, in_channels, 3, stride=2, padding=1, groups=in_channels)
+        depthwise = DoublingDepthwise3d(in_channels)
         self.body = _body(depthwise, in_channels, out_channels, expansion)
-        self.shortcut = nn.ConvTranspose3d(in_channels, out_channels, 1, stride=2)
+        self.shortcut = DoublingPointwise3d(in_channels, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, 2X, 2Y, 2Z)."""
@@ -81,7 +82,7 @@ class LargeU(SegmentationNetwork):
         stage: Callable[[str, int], nn.Module],
     ) -> None:
         super().__init__(in_channels, out_channels, patch_size)
-        self.stem = nn.Conv3d(in_channels, WIDTHS[0], 1)
+        self.stem = Pointwise3d(in_channels, WIDTHS[0])
         for level in (1, 2):
             self.add_module(f"enc{level}", _conv_stage(WIDTHS[level - 1]))
             self.add_module(f"dec{level}", _conv_stage(WIDTHS[level - 1]))
@@ -90,7 +91,7 @@ class LargeU(SegmentationNetwork):
         for level in (1, 2, 3, 4):
             self.add_module(f"down{level}", ConvDown(WIDTHS[level - 1], WIDTHS[level]))
             self.add_module(f"up{level}", ConvUp(WIDTHS[level], WIDTHS[level - 1]))
-        self.head = nn.Conv3d(WIDTHS[0], out_channels, 1)
+        self.head = Pointwise3d(WIDTHS[0], out_channels)
 
     def forward_features(self, x: Tensor) -> Features:
         """Return logits, the attention map of the last mixing stage (dec3), and the 32 channels that enter the head."""
@@ -124,8 +125,8 @@ def _conv_stage(channels: int) -> nn.Sequential:
 def _body(depthwise: nn.Module, channels: int, out_channels: int, expansion: int) -> nn.Sequential:
     return nn.Sequential(
         depthwise,
-        nn.GroupNorm(channels, channels),
-        nn.Conv3d(channels, expansion * channels, 1),
+        EachChannelNorm(channels),
+        Pointwise3d(channels, expansion * channels),
         nn.GELU(),
-        nn.Conv3d(expansion * channels, out_channels, 1),
+        Pointwise3d(expansion * channels, out_channels),
     )

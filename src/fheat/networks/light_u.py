@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.layers import Down, PatchTransposed3d, Stem, Up, crop_to, pad_to_even
+from fheat.nn.convolutions import PatchTransposed3d
+from fheat.nn.layers import Down, Stem, Up, crop_to, pad_to_even
 
 WIDTHS: Final = (24, 48, 60, 96)
 """Number of channels of each level."""

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from fheat.nn.convolutions import DepthwiseConv3d
 from fheat.nn.fheat import FHEAT, Mixer, mixer
 from fheat.nn.fused import fusable, run_fused
 from fheat.nn.layers import one_group
@@ -30,7 +31,7 @@ class LightBlock(nn.Module):
 
     def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
-        self.depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.depthwise = DepthwiseConv3d(channels, bias=False)
         self.first = FHEATBlock(channels, kind=kind, ratio=ratio)
         self.second = FHEATBlock(channels, kind=kind, ratio=ratio)
 

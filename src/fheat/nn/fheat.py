@@ -5,6 +5,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
 from fheat.nn.layers import one_group
 from fheat.ops.rational import Rational
 
@@ -22,10 +23,10 @@ class FHEAT(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.depthwise = nn.Conv3d(channels, channels, 3, padding=1, groups=channels)
-        self.project = nn.Conv3d(channels, 2 * channels, 1)
+        self.depthwise = DepthwiseConv3d(channels)
+        self.project = Pointwise3d(channels, 2 * channels)
         self.norm = one_group(channels)
-        self.out = nn.Conv3d(channels, channels, 1)
+        self.out = Pointwise3d(channels, channels)
 
     def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
         """Mix `x` through the stage's gate."""
@@ -44,9 +45,9 @@ class KAN3D(nn.Sequential):
         hidden = _hidden(channels, ratio)
         super().__init__(
             one_group(channels),
-            nn.Conv3d(channels, hidden, 1),
+            Pointwise3d(channels, hidden),
             Rational(hidden),
-            nn.Conv3d(hidden, channels, 1),
+            Pointwise3d(hidden, channels),
         )
 
 
@@ -55,7 +56,7 @@ class GELUMixer(nn.Sequential):
 
     def __init__(self, channels: int, ratio: int = 1) -> None:
         hidden = _hidden(channels, ratio)
-        super().__init__(nn.Conv3d(channels, hidden, 1), nn.GELU(), nn.Conv3d(hidden, channels, 1))
+        super().__init__(Pointwise3d(channels, hidden), nn.GELU(), Pointwise3d(hidden, channels))
 
 
 Mixer = Literal["kan", "gelu"]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
 from fheat.nn.fheat import FHEAT, KAN3D
 from fheat.nn.layers import OneGroupNorm
 from fheat.ops import kernels
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 Parts = tuple[tuple[str, type[nn.Module]], ...]
 
 _FIRST_HALF: Parts = (
-    ("fheat", FHEAT), ("fheat.depthwise", nn.Conv3d), ("fheat.project", nn.Conv3d), ("fheat.norm", OneGroupNorm),
-    ("fheat.out", nn.Conv3d), ("fheat_norm", OneGroupNorm),
+    ("fheat", FHEAT), ("fheat.depthwise", DepthwiseConv3d), ("fheat.project", Pointwise3d),
+    ("fheat.norm", OneGroupNorm), ("fheat.out", Pointwise3d), ("fheat_norm", OneGroupNorm),
 )  # fmt: skip
 _SECOND_HALF: Parts = (
-    ("mixer", KAN3D), ("mixer.0", OneGroupNorm), ("mixer.1", nn.Conv3d), ("mixer.2", Rational),
-    ("mixer.3", nn.Conv3d), ("mixer_norm", OneGroupNorm),
+    ("mixer", KAN3D), ("mixer.0", OneGroupNorm), ("mixer.1", Pointwise3d), ("mixer.2", Rational),
+    ("mixer.3", Pointwise3d), ("mixer_norm", OneGroupNorm),
 )  # fmt: skip
 """Submodules of the halves of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
@@ -40,7 +41,7 @@ def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
         _fusable_gate(gate)
         and not _has_hooks(gate)
         and all(
-            type(light.depthwise) is nn.Conv3d
+            type(light.depthwise) is DepthwiseConv3d
             and light.depthwise.in_channels <= WIDEST
             and not any(_has_hooks(module) for module in light.modules())
             and _as_built(light.first, _FIRST_HALF)

@@ -9,15 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fheat.nn.layers import (
-    DepthwiseTransposed3d,
-    GroupedConv3d,
-    Pointwise3d,
-    ResidualDepthwise3d,
-    crop_to,
-    one_group,
-    pointwise,
-)
+from fheat.nn.convolutions import DepthwiseConv3d, DepthwiseTransposed3d, GroupedConv3d, Pointwise3d, pointwise
+from fheat.nn.layers import crop_to, one_group
 from fheat.ops.dct import autocasts, without_autocast
 
 
@@ -40,13 +33,13 @@ class LightAttention(nn.Module):
             )
         self.heads = heads
         self.stride = stride
-        self.qkv = Pointwise3d(third, 3 * third)
+        self.qkv = Pointwise3d(third, 3 * third, bias=False)
         self.fine = _local_branch(third, 3)
         self.coarse = _local_branch(third, 5)
         self.recover = nn.Sequential(
             DepthwiseTransposed3d(channels, stride),
             one_group(channels),
-            Pointwise3d(channels, channels),
+            Pointwise3d(channels, channels, bias=False),
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,9 +66,9 @@ class GatedMixer(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.value = Pointwise3d(channels, 2 * channels)
-        self.gating = Pointwise3d(channels, 2 * channels)
-        self.recover = Pointwise3d(2 * channels, channels)
+        self.value = Pointwise3d(channels, 2 * channels, bias=False)
+        self.gating = Pointwise3d(channels, 2 * channels, bias=False)
+        self.recover = Pointwise3d(2 * channels, channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the channels of (N, C, X, Y, Z)."""
@@ -89,13 +82,13 @@ class LightAttentionBlock(nn.Module):
 
     def __init__(self, channels: int, stride: int, heads: int) -> None:
         super().__init__()
-        self.depthwise = ResidualDepthwise3d(channels)
+        self.depthwise = DepthwiseConv3d(channels, bias=False)
         self.attentions = nn.ModuleList(LightAttention(channels, stride, heads) for _ in range(2))
         self.mixers = nn.ModuleList(GatedMixer(channels) for _ in range(2))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the attention map of the last attention."""
-        x = self.depthwise(x)
+        x = x + self.depthwise(x)
         attention = x
         for attend, mix in zip(self.attentions, self.mixers, strict=True):
             mixed, attention = attend(x)
@@ -131,7 +124,7 @@ class LightAttentionStage(nn.Module):
 def _local_branch(channels: int, kernel: int) -> nn.Sequential:
     half = channels // 2
     return nn.Sequential(
-        Pointwise3d(channels, half),
+        Pointwise3d(channels, half, bias=False),
         nn.BatchNorm3d(half),
         nn.GELU(),
         GroupedConv3d(half, channels, kernel),

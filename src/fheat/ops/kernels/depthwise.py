@@ -17,6 +17,13 @@ def weight_tables(weights: Sequence[Tensor]) -> list[Tensor]:
         return list(torch.stack([weight.flatten(1).t() for weight in weights]))
 
 
+def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return depthwise(x) + bias; `weight` is (C, 1, 3, 3, 3)."""
+    shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
+    out: Tensor = _Depthwise.apply(x, weight.float(), shift)  # type: ignore[no-untyped-call]
+    return out
+
+
 def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
     """Return x + depthwise(x), without bias; `weight` is (C, 1, 3, 3, 3), `table` is its table."""
     out: Tensor = _ResidualDepthwise.apply(x, weight, table)  # type: ignore[no-untyped-call]
@@ -64,3 +71,23 @@ class _ResidualDepthwise(torch.autograd.Function):
         gradient, partial = gradient.contiguous(), partials(plan, weight.numel(), x)
         gradient_of_weights(gradient, x, partial, 0, plan, bias=False)
         return gradient_before(gradient, table, gradient), add_rows(partial).view_as(weight), None
+
+
+class _Depthwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        (table,) = weight_tables([weight])
+        ctx.save_for_backward(x, table)
+        return biased(x, table, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, table = ctx.saved_tensors
+        samples, *sizes, channels = x.shape
+        plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
+        gradient, partial = gradient.contiguous(), partials(plan, 28 * channels, x)
+        gradient_of_weights(gradient, x, partial, 0, plan, bias=True)
+        weight_gradient, bias_gradient = torch.split(add_rows(partial), [27 * channels, channels])
+        inward = _convolve(gradient, table, torch.zeros(channels, device=x.device), back=True, bias=True)
+        return inward, weight_gradient.view(channels, 1, 3, 3, 3), bias_gradient

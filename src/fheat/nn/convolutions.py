@@ -1,0 +1,219 @@
+"""Convolutions with a fast path on a GPU.
+
+Parameters and results of the fast paths are those of `nn.Conv3d` and `nn.ConvTranspose3d`, which run everywhere else.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fheat.ops import kernels
+
+_FEW_VOXELS = 4096
+"""Largest grid on which the kernel of a grouped convolution was made to be fast."""
+
+
+class SmallConv3d(nn.Conv3d):
+    """3x3x3 convolution with padding 1, stride 1 or 2 and no bias, by a fused kernel on a GPU.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
+    channels last in memory. Parameters are those of `nn.Conv3d`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        if stride not in (1, 2):
+            raise ValueError(f"stride={stride} is unknown: use 1 or 2")
+        super().__init__(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or not kernels.usable(x) or x.numel() * self.out_channels >= 2**31 * self.in_channels:
+            return super().forward(x)
+        from fheat.ops.kernels.conv import conv3  # Triton takes a second to import
+
+        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        with kernels.on_device(x):
+            return conv3(channels_last, self.weight.float(), self.stride[0]).permute(0, 4, 1, 2, 3)
+
+
+class PatchConv3d(nn.Conv3d):
+    """Convolution that turns each patch of `side` voxels per axis into one voxel: y = W vec(patch) + b.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, X // side, ...). On a GPU it is one matrix product, with channels last in
+    memory.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
+        super().__init__(in_channels, out_channels, side, stride=side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        side = self.stride[0]
+        if x.ndim != 5 or not kernels.usable(x) or any(length % side for length in x.shape[2:]):
+            return super().forward(x)
+        samples, channels, *grid = x.shape
+        a, b, c = (length // side for length in grid)
+        patches = x.reshape(samples, channels, a, side, b, side, c, side).permute(0, 2, 4, 6, 1, 3, 5, 7)
+        y = F.linear(patches.reshape(samples, a, b, c, -1), self.weight.flatten(1), self.bias)
+        return y.permute(0, 4, 1, 2, 3)
+
+
+class PatchTransposed3d(nn.ConvTranspose3d):
+    """Convolution that turns each voxel into a patch of `side` voxels per axis: vec(patch) = W^T x + b.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, side X, side Y, side Z). On a GPU it is one matrix product, with channels last
+    in memory if `channels_last` is set.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int, *, channels_last: bool = False) -> None:
+        super().__init__(in_channels, out_channels, side, stride=side)
+        self.channels_last = channels_last
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x):
+            return super().forward(x, output_size)
+        side, channels = self.stride[0], self.out_channels
+        samples, _, a, b, c = x.shape
+        bias = None if self.bias is None else self.bias.repeat_interleave(side**3)
+        patches = F.linear(x.permute(0, 2, 3, 4, 1), self.weight.flatten(1).t(), bias)
+        patches = patches.view(samples, a, b, c, channels, side, side, side)
+        grid = side * a, side * b, side * c
+        if self.channels_last:
+            return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).permute(0, 4, 1, 2, 3)
+        return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)
+
+
+class Pointwise3d(nn.Conv3d):
+    """1x1x1 convolution with stride 1 or 2: y = W x + b in every voxel, or in every second one along each axis.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). On a GPU it is one matrix product, with channels last
+    in memory.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, *, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, 1, stride=stride, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or not kernels.usable(x):
+            return super().forward(x)
+        step = self.stride[0]
+        return pointwise(x if step == 1 else x[:, :, ::step, ::step, ::step], self.weight, self.bias)
+
+
+def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return the 1x1x1 convolution of (N, in, X, Y, Z) with weights (out, in, 1, 1, 1)."""
+    if x.ndim != 5 or not kernels.usable(x):
+        return F.conv3d(x, weight, bias)
+    return F.linear(x.permute(0, 2, 3, 4, 1), weight.flatten(1), bias).permute(0, 4, 1, 2, 3)
+
+
+class DepthwiseConv3d(nn.Conv3d):
+    """Depthwise 3x3x3 convolution with padding 1 and stride 1 or 2, by a fused kernel on a GPU.
+
+    Shapes: (N, C, X, Y, Z) -> (N, C, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
+    channels last in memory. With stride 2 it computes every voxel and keeps one of eight, which takes less time than a
+    convolution that libraries run channel by channel.
+    """
+
+    def __init__(self, channels: int, stride: int = 1, *, bias: bool = True) -> None:
+        super().__init__(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or not kernels.usable(x):
+            return super().forward(x)
+        y, step = _depthwise(x, self.weight, self.bias), self.stride[0]
+        return y if step == 1 else y[:, :, ::step, ::step, ::step]
+
+
+class DoublingDepthwise3d(nn.ConvTranspose3d):
+    """Depthwise transposed 3x3x3 convolution with padding 1 and stride 2, by a fused kernel on a GPU.
+
+    Shapes: (N, C, X, Y, Z) -> (N, C, 2X - 1, 2Y - 1, 2Z - 1).
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, stride=2, padding=1, groups=channels)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x):
+            return super().forward(x, output_size)
+        return _depthwise(_spread(x), self.weight.flip(2, 3, 4), self.bias)
+
+
+class DoublingPointwise3d(nn.ConvTranspose3d):
+    """1x1x1 transposed convolution with stride 2: W^T x + b in every second voxel along each axis, b in the others.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, 2X - 1, 2Y - 1, 2Z - 1). On a GPU it is one matrix product.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 1, stride=2)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x) or self.bias is None:
+            return super().forward(x, output_size)
+        return _spread(pointwise(x, self.weight.transpose(0, 1))) + self.bias[:, None, None, None]
+
+
+class GroupedConv3d(nn.Conv3d):
+    """Convolution of odd side with one group per input channel, padded to keep the grid, without bias.
+
+    Shapes: (N, C, X, Y, Z) -> (N, m C, X, Y, Z). On a GPU grids of a few hundred voxels run by a fused kernel, which
+    returns float32 under autocast too, with channels last in memory.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
+        super().__init__(in_channels, out_channels, side, padding=side // 2, groups=in_channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() > _FEW_VOXELS:
+            return super().forward(x)
+        from fheat.ops.kernels.grouped import grouped_conv  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            channels_last = x.permute(0, 2, 3, 4, 1).contiguous()
+            return grouped_conv(channels_last, self.weight.float()).permute(0, 4, 1, 2, 3)
+
+
+class DepthwiseTransposed3d(nn.ConvTranspose3d):
+    """Depthwise convolution that turns each voxel into a patch of `side` voxels per axis: patch = w x + b.
+
+    Shapes: (N, C, X, Y, Z) -> (N, C, side X, side Y, side Z). On a GPU it is one broadcast product, with channels last
+    in memory.
+    """
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__(channels, channels, side, stride=side, groups=channels)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Convolve."""
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x) or self.bias is None:
+            return super().forward(x, output_size)
+        side = self.stride[0]
+        samples, channels, a, b, c = x.shape
+        voxels = x.permute(0, 2, 3, 4, 1).reshape(samples, a, 1, b, 1, c, 1, channels)
+        weight = self.weight.permute(1, 2, 3, 4, 0).reshape(side, 1, side, 1, side, channels)
+        patches = torch.addcmul(self.bias, voxels.float(), weight.float())
+        return patches.reshape(samples, side * a, side * b, side * c, channels).permute(0, 4, 1, 2, 3)
+
+
+def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from fheat.ops.kernels.depthwise import depthwise  # Triton takes a second to import
+
+    with kernels.on_device(x):
+        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        return depthwise(channels_last, weight, bias).permute(0, 4, 1, 2, 3)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Return (N, C, 2X - 1, 2Y - 1, 2Z - 1): x in every second voxel along each axis, zeros between, channels last."""
+    samples, channels, *grid = x.shape
+    wide = x.new_zeros(samples, *(2 * length - 1 for length in grid), channels)
+    wide[:, ::2, ::2, ::2] = x.permute(0, 2, 3, 4, 1)
+    return wide.permute(0, 4, 1, 2, 3)
