@@ -98,7 +98,7 @@ def main() -> None:
             torch.cuda.reset_peak_memory_stats()
     write_result(
         options.name,
-        title="Every network and every method trained for 200 iterations in bfloat16 on LA",
+        title=f"Every network and every method trained for {options.rounds} iterations in bfloat16 on LA",
         command="python benchmarks/stability.py --data LA --device cuda",
         seed=0,
         device=options.device,

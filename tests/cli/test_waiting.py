@@ -1,5 +1,6 @@
 """No verb leaves a terminal silent while it works: every verb opens a bar or a screen, and these say what is done."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from fheat.data.phantom import write_phantoms
 
 AT_ONCE = {"cache", "completion", "data", "studio"}
 """Verbs that answer at once, or only hand over to others."""
+BARS = {"progress_bar", "gate_screen", "run_screen"}
 MODULES = [*sorted(VERBS.keys() - AT_ONCE), "models_cost", *(f"data_{name}" for name in data.VERBS)]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_verb_shows_that_it_works(name):
-    source = (Path(fheat.cli.__file__).parent / f"{name}.py").read_text()
-    assert re.search(r"\b(progress_bar|gate_screen|run_screen)\b[\s,(]", source), (
-        f"{name} has no bar; if it answers at once, name it in AT_ONCE"
-    )
+    """A reminder for new verbs: somewhere a bar or a screen is used, not only imported. Whether it comes in time is
+    tested below."""
+    tree = ast.parse((Path(fheat.cli.__file__).parent / f"{name}.py").read_text())
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert used & BARS, f"{name} has no bar; if it answers at once, name it in AT_ONCE"
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from fheat.experiments.phantoms import paper_phantoms, regions_of, with_values
 from fheat.experiments.plan import FULL, Plan, Tiny, locate, remedy
 from fheat.experiments.records import datasets, item, items
 from fheat.experiments.row_plan import missing_parts, options_for, plan_row, scored_cases
+from fheat.experiments.row_result import RowResult
 from fheat.networks.registry import _NETWORKS, create_model, register_model
 from fheat.training.checkpoints import flattened
 from tests.refusals import refused
@@ -65,6 +66,13 @@ def test_a_method_trains_for_its_own_number_of_iterations(plan):
     assert lengths("la-4/fheat-seg-by-ua-mt", plan) == (6000, 6000)
     assert lengths("la-4/fheat-seg-by-bcp", plan) == (16_000, 16_000)
     assert lengths("la-4/fheat-seg-by-caml", replace(plan, iterations=1600)) == (1500, 1500)
+    assert lengths("la-4/fheat-seg-by-ua-mt", replace(plan, iterations=2)) == (2, 2)
+
+    def words(name, plan):
+        return RowResult(plan_row(item("methods").row(name), plan), {}, {}).iterations
+
+    assert words("la-4/fheat-seg-by-ua-mt", plan) == "6,000"
+    assert words("la-4/fheat-seg-by-ua-mt", replace(plan, iterations=4000)) == "1,500 of 6,000"
 
 
 def test_every_row_that_exists_has_settings_that_fit_together(plan):

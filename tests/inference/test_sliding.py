@@ -254,6 +254,18 @@ def test_windows_that_are_needed_to_cover_count_only_where_there_is_no_other():
     assert corner == pytest.approx(image[0, 0, 0, 0].item(), abs=1e-6)
 
 
+@pytest.mark.parametrize("weights", ["constant", "gaussian"])
+def test_averages_of_fast_windows_do_not_depend_on_the_slab(weights):
+    windows, image = Windows((8, 8, 8), (2, 2, 1)).fast(), torch.rand(1, 24, 14, 40)
+    assert any(map(windows.filling((24, 14, 40)), windows.corners((24, 14, 40))))
+    network = nn.Identity()
+    found = [
+        SlidingWindow(network, windows, slab=slab, weights=weights, batch=batch, activation="none")(image)
+        for slab, batch in ((0, 4), (4, 1), (100, 4), (None, 3))
+    ]
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
 def test_fast_windows_average_what_they_see():
     image = torch.rand(2, 60, 45, 50) + 1
     windows = Windows((24, 24, 24), (6, 6, 6)).fast()

@@ -106,6 +106,14 @@ def test_the_norm_of_each_channel():
     norm = EachChannelNorm(5)
     nn.init.normal_(norm.weight)
     assert_close(*both(norm, nn.GroupNorm(5, 5), 0.5 + torch.randn(2, 5, 3, 4, 5)))
+    for mode in ("never", "always"):
+        with kernels.use(mode), pytest.raises(ValueError, match="more than 1 value"):
+            norm(torch.randn(1, 5, 1, 1, 1))
+
+
+def test_a_side_that_does_not_keep_the_grid_is_refused():
+    with pytest.raises(ValueError, match="side=2 is even"):
+        GroupedConv3d(2, 4, 2)
 
 
 @pytest.mark.parametrize(("channels", "share", "side"), [(3, 2, 3), (2, 2, 5), (4, 1, 3), (1, 3, 1)])

@@ -77,6 +77,16 @@ def test_gated_mixer():
     assert torch.allclose(module(x)[0].flatten(1), expected, atol=1e-6)
 
 
+def test_hooks_on_the_layers_of_a_mixer_are_called():
+    module, called = GatedMixer(6), []
+    for name, layer in module.named_children():
+        layer.register_forward_hook(lambda *_, name=name: called.append(name))
+    for mode in ("never", "always"):
+        with kernels.use(mode):
+            module(torch.randn(1, 6, 2, 2, 2))
+    assert called == 2 * ["value", "gating", "recover"]
+
+
 def test_conv_blocks_halve_double_and_keep():
     x = torch.randn(1, 8, 6, 4, 8)
     assert ConvBlock(8)(x).shape == x.shape

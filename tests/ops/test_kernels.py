@@ -138,6 +138,14 @@ def test_shares_are_added_up(rows, width):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("voxels", "channels"), [(256**3, 60), (112**3, 198), (8, 3)])
+def test_the_grid_of_programs_fits_a_gpu(voxels, channels):
+    grid, shape = launch.tile_each(2, voxels, channels)
+    assert grid[0] * shape["BLOCK"] >= voxels
+    assert grid[1] == 2 <= 65_535
+    assert grid[0] < 2**31
+
+
 def test_results_repeat_bit_by_bit():
     block = shaken(FHEATStage(9, 1, gate_at(0.4)))
     x = torch.randn(2, 9, 3, 4, 2)

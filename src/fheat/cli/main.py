@@ -169,6 +169,6 @@ def script() -> None:
         signal.signal(number, signal.SIG_DFL)
     if code in EXIT.values():
         os._exit(code)  # without waiting for threads, whose work nobody wants any more
-    if "triton" not in sys.modules:  # which reports at the end, in twenty lines, all that was not searched
+    if "triton" not in sys.modules:  # its bindings print a warning about every object that is left at the end
         gc.freeze()  # else Python searches all objects of all libraries for cycles before it leaves, for half a second
     sys.exit(code)

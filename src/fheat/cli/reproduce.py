@@ -49,7 +49,8 @@ class Reproduce:
     out: Path = Path("reproduced")
     """Folder for runs, tables and figures."""
     iterations: int | None = None
-    """Number of iterations of every run; by default the 16,000 of the paper. Shortened runs are other runs."""
+    """Number of iterations of a run, by default the 16,000 of the paper; a method with a published number of its own
+    takes as large a share of that. Shortened runs are other runs."""
     scale: Literal["full", "tiny"] = "full"
     """tiny runs everything in minutes on synthetic scans (--data phantoms); the numbers then mean nothing."""
     parallel: int | None = None

@@ -56,7 +56,7 @@ class Plan:
     seeds: tuple[int, ...] | None = None
     """Seeds of every row; those of the record if None."""
     iterations: int | None = None
-    """Number of iterations of every run; that of the paper if None."""
+    """Number of iterations of a run of the paper's length; a method with a length of its own has as large a share."""
     tiny: Tiny | None = None
     device: str | None = None
 
@@ -67,13 +67,12 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Number of iterations of a run."""
+        """Number of iterations of a run of the paper's length."""
         return self.iterations or (FULL if self.tiny is None else self.tiny.iterations)
 
     def length_of(self, row: Row) -> int:
-        """Return the number of iterations of a row's runs; a method with a number of its own has as large a share."""
-        own = int(row.options.get(ITERATIONS, FULL))
-        return max(round(own * self.length / FULL), 1)
+        """Return the number of iterations of a row's runs: of a method with a number of its own, as large a share."""
+        return max(round(full_length(row) * self.length / FULL), min(self.length, 2))
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
         """Return the seeds with which a row is trained."""
@@ -84,6 +83,11 @@ class Plan:
     def patch_and_stride(self, dataset: PaperDataset) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return the windows of a dataset, or the tiny ones."""
         return dataset.windows if self.tiny is None else (self.tiny.patch_size, self.tiny.patch_size)
+
+
+def full_length(row: Row) -> int:
+    """Return the number of iterations of a row's runs where they are not shortened."""
+    return int(row.options.get(ITERATIONS, FULL))
 
 
 def make_plan(
@@ -103,7 +107,7 @@ def make_plan(
             makes synthetic scans, which `scale="tiny"` needs.
         out: folder for runs and results.
         seeds: seeds of every row instead of those of its record.
-        iterations: length of every run instead of that of the paper.
+        iterations: length of runs instead of the paper's; a method with a length of its own has as large a share.
         scale: `tiny` runs every row in about a second on synthetic scans, to see that everything works.
         device: `cpu` or `cuda`; a GPU where there is one.
         progress: called after each synthetic dataset.

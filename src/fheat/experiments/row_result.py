@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fheat.experiments.plan import FULL
+from fheat.experiments.plan import full_length
 from fheat.experiments.planned import Outcome
 from fheat.experiments.row_plan import RowPlan
 from fheat.metrics.evaluate import METRICS, NEEDS_SURFACES, Scores
@@ -44,8 +44,8 @@ class RowResult:
     @property
     def iterations(self) -> str:
         """Length of the runs in words, such as `4,000 of 16,000` for shortened ones."""
-        length = self.plan.iterations
-        return f"{length:,}" if length == FULL else f"{length:,} of {FULL:,}"
+        length, full = self.plan.iterations, full_length(self.plan.row)
+        return f"{length:,}" if length == full else f"{length:,} of {full:,}"
 
     @property
     def scans(self) -> str:

@@ -33,7 +33,7 @@ class Workload:
     """What segmenting one scan will take, known before it starts."""
 
     windows: int
-    """Number of windows, at most."""
+    """Number of windows."""
     bound: MemoryBound
 
 
@@ -204,7 +204,7 @@ def _segment(
         source = read_series(case.images[0], files=case.files) if masks.format != "nifti" else read_image(case)
     scan = source.volume if isinstance(source, Series) else source
     predictor.check_plausible(scan, case.images[0])
-    with watcher.waiting("preparing the network for this machine (once)"):  # the first scan finds it compiled after
+    with watcher.waiting("preparing the network for this machine (once)"):  # seen where it has to be compiled first
         workload = _workload(predictor, scan)
     available = machine_bytes()
     if available is not None and workload.bound.total > available:

@@ -39,7 +39,7 @@ class SegmentedScan:
     spacing: list[float]
     orientation: str
     windows: int
-    """Number of windows, at most."""
+    """Number of windows."""
     runtime: str
     precision: str
     memory_bound_bytes: int

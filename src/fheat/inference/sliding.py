@@ -24,7 +24,7 @@ _AXES = (2, 3, 4)
 PLANES_AT_ONCE: Final = 8
 """Number of planes that are read or handed on together."""
 _FILLING: Final = 2.0**-20
-"""Weight of windows that count only where there is no other; a power of two, which rounds nothing."""
+"""Factor to the weight of windows that hardly count where there is another; a power of two, which rounds nothing."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
 
 
@@ -118,11 +118,11 @@ class SlidingWindow:
                 yield first - lead, slab.averages(tuple(inner))
 
         fills = self.windows.filling(padded)
-        waiting: tuple[list[Triple], list[Triple]] = [], []  # windows of the slab, so that batches are full
+        waiting: list[tuple[Triple, float]] = []  # windows of the slab, in order, so that batches are full
         for first, corners in self.windows.planes(padded, axis):
             if first + size[axis] > slab.offset + slab.depth:
                 self._visit(slab, waiting, total)
-                waiting = [], []
+                waiting = []
                 yield from finished(first)
                 slab.advance(first)
             for begin in range(max(slab.loaded, lead), min(first + size[axis], end), PLANES_AT_ONCE):
@@ -131,24 +131,20 @@ class SlidingWindow:
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
             for at in corners:
-                waiting[fills(at)].append(_triple([*at[:axis], first - slab.offset, *at[axis + 1 :]]))
+                corner = _triple([*at[:axis], first - slab.offset, *at[axis + 1 :]])
+                waiting.append((corner, _FILLING if fills(at) else 1.0))
         self._visit(slab, waiting, total)
         yield from finished(padded[axis])
 
-    def _visit(self, slab: "_Slab", corners: tuple[list[Triple], list[Triple]], total: int) -> None:
-        """Add the windows at these corners of the slab, then those that count only where there is no other."""
-        for some, factor in zip(corners, (1.0, _FILLING), strict=True):
-            self._add(slab, some, total, factor)
-
-    def _add(self, slab: "_Slab", corners: list[Triple], total: int, factor: float) -> None:
-        """Add the windows at these corners of the slab, with a factor to their weight."""
-        size, weight = self.windows.size, factor * self._weight.to(slab.image.device)
-        plain = self.weights == "constant" and factor == 1
-        for group in (corners[at : at + self.batch] for at in range(0, len(corners), self.batch)):
-            boxes = [_box(corner, size) for corner in group]
+    def _visit(self, slab: "_Slab", windows: list[tuple[Triple, float]], total: int) -> None:
+        """Add the windows at these corners of the slab, each with a factor to its weight."""
+        size, weight = self.windows.size, self._weight.to(slab.image.device)
+        for group in (windows[at : at + self.batch] for at in range(0, len(windows), self.batch)):
+            boxes = [_box(corner, size) for corner, _ in group]
             output = self.forward(torch.stack([slab.image[:, *box] for box in boxes]))
-            for box, average in zip(boxes, output, strict=True):
-                slab.add(box, average if plain else average * weight, weight)
+            for box, (_, factor), average in zip(boxes, group, output, strict=True):
+                plain = self.weights == "constant" and factor == 1
+                slab.add(box, average if plain else average * (factor * weight), factor * weight)
             slab.visited += len(group)
             if self.progress is not None:
                 self.progress(slab.visited, total)

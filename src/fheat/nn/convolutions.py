@@ -131,7 +131,7 @@ class DepthwiseConv3d(nn.Conv3d):
 class DoublingDepthwise3d(nn.ConvTranspose3d):
     """Depthwise transposed 3x3x3 convolution with padding 1 and stride 2, by a fused kernel on a GPU.
 
-    Shapes: (N, C, X, Y, Z) -> (N, C, 2X - 1, 2Y - 1, 2Z - 1).
+    Shapes: (N, C, X, Y, Z) -> (N, C, 2X - 1, 2Y - 1, 2Z - 1). The kernel returns float32 under autocast too.
     """
 
     def __init__(self, channels: int) -> None:
@@ -139,7 +139,7 @@ class DoublingDepthwise3d(nn.ConvTranspose3d):
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Convolve."""
-        if x.ndim != 5 or output_size is not None or not kernels.usable(x):
+        if x.ndim != 5 or output_size is not None or not kernels.usable(x) or 8 * x.numel() >= 2**31:
             return super().forward(x, output_size)
         return _depthwise(_spread(x), self.weight.flip(2, 3, 4), self.bias)
 
@@ -157,17 +157,20 @@ class DoublingPointwise3d(nn.ConvTranspose3d):
         """Convolve."""
         if x.ndim != 5 or output_size is not None or not kernels.usable(x) or self.bias is None:
             return super().forward(x, output_size)
-        return _spread(pointwise(x, self.weight.transpose(0, 1))) + self.bias[:, None, None, None]
+        y = _spread(pointwise(x, self.weight.transpose(0, 1)))
+        return y + self.bias.to(y.dtype)[:, None, None, None]
 
 
 class GroupedConv3d(nn.Conv3d):
     """Convolution of odd side with one group per input channel, padded to keep the grid, without bias.
 
-    Shapes: (N, C, X, Y, Z) -> (N, m C, X, Y, Z). On a GPU grids of a few hundred voxels run by a fused kernel, which
-    returns float32 under autocast too, with channels last in memory.
+    Shapes: (N, C, X, Y, Z) -> (N, m C, X, Y, Z). On a GPU grids of up to a few thousand voxels run by a fused kernel,
+    which returns float32 under autocast too, with channels last in memory.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int) -> None:
+        if side % 2 == 0:
+            raise ValueError(f"side={side} is even: use 1, 3, 5, ..., which keep the grid")
         super().__init__(in_channels, out_channels, side, padding=side // 2, groups=in_channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,8 +187,8 @@ class GroupedConv3d(nn.Conv3d):
 class DepthwiseTransposed3d(nn.ConvTranspose3d):
     """Depthwise convolution that turns each voxel into a patch of `side` voxels per axis: patch = w x + b.
 
-    Shapes: (N, C, X, Y, Z) -> (N, C, side X, side Y, side Z). On a GPU it is one broadcast product, with channels last
-    in memory.
+    Shapes: (N, C, X, Y, Z) -> (N, C, side X, side Y, side Z). On a GPU it is one broadcast product in float32, under
+    autocast too, with channels last in memory.
     """
 
     def __init__(self, channels: int, side: int) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
 from fheat.nn.fheat import FHEAT, KAN3D
-from fheat.nn.layers import OneGroupNorm
+from fheat.nn.layers import OneGroupNorm, has_hooks
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels.launch import WIDEST
@@ -39,11 +39,11 @@ def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
     """
     return (
         _fusable_gate(gate)
-        and not _has_hooks(gate)
+        and not has_hooks(gate)
         and all(
             type(light.depthwise) is DepthwiseConv3d
             and light.depthwise.in_channels <= WIDEST
-            and not any(_has_hooks(module) for module in light.modules())
+            and not any(has_hooks(module) for module in light.modules())
             and _as_built(light.first, _FIRST_HALF)
             and _as_built(light.second, _FIRST_HALF)
             for light in blocks
@@ -84,7 +84,11 @@ def _fusable_gate(gate: nn.Module) -> bool:
 
 def _small_kan(block: "FHEATBlock", channels: int) -> bool:
     """Return whether the mixer of a block is the one that has a kernel: KAN3D of ratio 1."""
-    return _as_built(block, _SECOND_HALF) and bool(block.get_submodule("mixer.1").out_channels == channels)
+    return (
+        type(block.mixer) is KAN3D
+        and _as_built(block, _SECOND_HALF)
+        and bool(block.get_submodule("mixer.1").out_channels == channels)
+    )
 
 
 def _values(block: "FHEATBlock", parts: Parts) -> list[Tensor]:
@@ -96,18 +100,10 @@ def _values(block: "FHEATBlock", parts: Parts) -> list[Tensor]:
 
 
 def _as_built(block: "FHEATBlock", parts: Parts) -> bool:
-    if type(block.mixer) is not KAN3D and parts is _SECOND_HALF:
-        return False
     built = [(block.get_submodule(name), kind) for name, kind in parts]
     epsilons = {part.eps for part, _ in built if isinstance(part, OneGroupNorm)}
     return (
         all(type(part) is kind for part, kind in built)
         and epsilons == {block.fheat_norm.eps}
         and all(part.bias is not None for part, _ in built if isinstance(part, nn.Conv3d))
-    )
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -48,7 +48,7 @@ class EachChannelNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each sample."""
-        if x.ndim != 5 or not kernels.usable(x):
+        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() == 1:  # which plain torch may refuse
             return super().forward(x)
         variance, mean = torch.var_mean(x.float(), dim=(2, 3, 4), correction=0, keepdim=True)
         scale = self.weight[:, None, None, None] * torch.rsqrt(variance + self.eps)
@@ -161,3 +161,10 @@ def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
 def resized(x: Tensor, grid: Sequence[int]) -> Tensor:
     """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are."""
     return x if tuple(x.shape[2:]) == tuple(grid) else F.interpolate(x, size=list(grid), mode="trilinear")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether something wants to know when a module is called, so that it must be."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.nn.convolutions import DepthwiseConv3d, DepthwiseTransposed3d, GroupedConv3d, Pointwise3d, pointwise
-from fheat.nn.layers import crop_to, one_group
+from fheat.nn.layers import crop_to, has_hooks, one_group
+from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
 
 
@@ -72,8 +73,11 @@ class GatedMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the channels of (N, C, X, Y, Z)."""
-        both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))
-        out: Tensor = self.recover(F.glu(both, dim=1))
+        if not kernels.usable(x) or not _as_built(self.value) or not _as_built(self.gating):
+            out: Tensor = self.recover(self.value(x) * self.gating(x).sigmoid())
+            return out
+        both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))  # one product is faster than two
+        out = self.recover(F.glu(both, dim=1))
         return out
 
 
@@ -119,6 +123,11 @@ class LightAttentionStage(nn.Module):
         for block in self.blocks:
             x, attention = block(x)
         return x, attention
+
+
+def _as_built(layer: nn.Module) -> bool:
+    """Return whether a layer is the product of its weights and nothing else, so that it need not be called."""
+    return type(layer) is Pointwise3d and not has_hooks(layer)
 
 
 def _local_branch(channels: int, kernel: int) -> nn.Sequential:

@@ -20,7 +20,7 @@ from fheat.studies.perturbation import perturbation_marks
 from fheat.system.files import check_file, check_folder, write_file
 from fheat.system.machine import installed_version
 from fheat.system.progress import Progress, silent
-from fheat.system.text import grid_name
+from fheat.system.text import counted, grid_name
 from fheat.training.checkpoints import flattened
 from fheat.training.runs import Part, RunHistory, Saved, network_of, read_history
 
@@ -108,7 +108,7 @@ def _lead(history: RunHistory) -> str:
     if history.done >= iterations and not history.finished:
         state = "done; its final network is not in this folder"
     words = f"Iteration {history.done:,} of {iterations:,}, {state}. Trained on {data.folder}"
-    words += "" if data.labelled is None else f" with {data.labelled} labels"
+    words += "" if data.labelled is None else f" with {counted(data.labelled, 'label')}"
     if history.speeds:
         words += f", {list(history.speeds.values())[-1]:.1f} iterations per second"
     return f"{words}."

@@ -67,5 +67,8 @@ def notes_on(item: Item, results: Sequence[RowResult], plan: Plan) -> list[str]:
     if plan.tiny is not None:
         notes.append("Tiny runs on synthetic scans: they show that every step works, and their numbers mean nothing.")
     elif plan.length != FULL:
-        notes.append(f"Shortened runs of {plan.length:,} instead of {FULL:,} iterations; they are other runs.")
+        notes.append(
+            f"Shortened runs of {plan.length:,} instead of {FULL:,} iterations, and as large a share for methods "
+            "with a number of their own; they are other runs."
+        )
     return notes

@@ -38,16 +38,19 @@ class _GroupedConv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, table = ctx.saved_tensors
         side, channels = ctx.side, table.shape[1]
         samples, *sizes, inputs = x.shape
-        gradient = gradient.contiguous()
-        plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        partial = gradient.new_empty(samples, channels * side**3)
-        grouped.grouped_weights[(samples, side**3)](
-            gradient, x, partial, *sizes, **plan.shape, SHARE=channels // inputs, SIDE=side
-        )
-        each = _convolve(gradient, table, side, back=True)
-        inward = each.view(samples, *sizes, inputs, channels // inputs).sum(dim=-1).to(x.dtype)
-        return inward, add_rows(partial).view(channels, 1, side, side, side)
+        gradient, inward, weights = gradient.contiguous(), None, None
+        if ctx.needs_input_grad[0]:
+            each = _convolve(gradient, table, side, back=True)
+            inward = each.view(samples, *sizes, inputs, channels // inputs).sum(dim=-1).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
+            partial = gradient.new_empty(samples, channels * side**3)
+            grouped.grouped_weights[(samples, side**3)](
+                gradient, x, partial, *sizes, **plan.shape, SHARE=channels // inputs, SIDE=side
+            )
+            weights = add_rows(partial).view(channels, 1, side, side, side)
+        return inward, weights

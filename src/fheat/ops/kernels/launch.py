@@ -60,12 +60,15 @@ def tiling(samples: int, voxels: int, channels: int) -> Tiling:
 
 @lru_cache
 def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return the launch grid and constants for kernels without sums, in which each program computes one tile."""
+    """Return the launch grid and constants for kernels without sums, in which each program computes one tile.
+
+    Tiles lie along the first axis of the grid: the others hold 65,535 programs at most.
+    """
     padded = max(16, power_of_two(channels))
     block = max(8, 4096 // padded)
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
-    return (samples, -(-voxels // block)), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
+    return (-(-voxels // block), samples), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ def convolve(
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
-    sample, part = tl.program_id(0), tl.program_id(1)
+    part, sample = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
     valid = channel < C

@@ -1,6 +1,6 @@
 """Kernels of a convolution with as many groups as input channels, of any odd side, and of the gradient of its weights.
 
-Channel c of the output reads channel c // SHARE of the input. They suit grids of a few hundred voxels.
+Channel c of the output reads channel c // SHARE of the input. They suit grids of up to a few thousand voxels.
 """
 
 import triton
@@ -32,7 +32,7 @@ def grouped(
 
     Each program computes one tile. `x` (samples, X Y Z, C / SHARE), `table` (SIDE^3, C), `out` (samples, X Y Z, C).
     """
-    sample, part = tl.program_id(0), tl.program_id(1)
+    part, sample = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
     voxel, rows, keep, place = tile_at(part * BLOCK, sample, X * Y * Z, channel, C, BLOCK)
