@@ -25,7 +25,7 @@ def test_every_install_is_locked():
     assert "pip install" not in (ROOT / ".ci" / "run").read_text()
     makefile = (ROOT / "Makefile").read_text()
     assert re.findall(r"pip install .*", makefile) == re.findall(r"pip install .*--no-build-isolation.*", makefile)
-    installs = re.findall(r"^\t\$\(PIP\) (.*)$", makefile, re.M)
+    installs = re.findall(r"^\t@\$\(PIP\) (.*)$", makefile, re.M)
     assert all("--require-hashes" in line for line in installs[:-1])
     assert len(installs) == 3
     assert installs[-1].startswith("--constraint constraints.txt --editable")

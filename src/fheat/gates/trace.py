@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fheat.gates.dry_run import GateCall, record_calls, run_on_copy
 
 Shape = tuple[int, ...]
+_CONVOLUTIONS = nn.Conv3d, nn.ConvTranspose3d
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Step:
     """One step of a forward pass: an input, a parameter that a function takes, a layer, or a function."""
 
     kind: str
-    """`input`, `parameter`, the class of the layer, or the name of the function, such as `add`."""
+    """`input`, `parameter`, the class of the layer, `Conv3d` for every convolution, or the name of the function."""
     path: str
     """Path of the layer or parameter; empty for an input and a function."""
     caller: str
@@ -128,7 +129,7 @@ class _Recorder(TorchFunctionMode):
             if not self.in_layer:
                 kernel = getattr(module, "kernel_size", ())
                 sizes = tuple(kernel) if isinstance(kernel, tuple) else ()
-                self.add(type(module).__name__, path, (inputs, named), output, sizes, getattr(module, "groups", 1))
+                self.add(_kind(module), path, (inputs, named), output, sizes, getattr(module, "groups", 1))
 
         return leave
 
@@ -142,3 +143,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each)
+
+
+def _kind(module: nn.Module) -> str:
+    """Return what a layer is called: a convolution with a fast path of its own is still a convolution."""
+    return next((kind.__name__ for kind in _CONVOLUTIONS if isinstance(module, kind)), type(module).__name__)
