@@ -23,7 +23,7 @@ class Step:
     """One step of a forward pass: an input, a parameter that a function takes, a layer, or a function."""
 
     kind: str
-    """`input`, `parameter`, the class of the layer, `Conv3d` for every convolution, or the name of the function."""
+    """`input`, `parameter`, the class of the layer (of a convolution that of torch), or the name of the function."""
     path: str
     """Path of the layer or parameter; empty for an input and a function."""
     caller: str
