@@ -18,12 +18,18 @@ from fheat.experiments.planned import OUTCOME, SCORES, read_outcome
 from fheat.metrics.table import Table
 
 
-def main(out: Annotated[Path, tyro.conf.Positional], /, store: str | None = None) -> None:
+def main(
+    out: Annotated[Path, tyro.conf.Positional],
+    /,
+    store: str | None = None,
+    sweep: Path = Path("studies/methods/hippocampus-8.toml"),
+) -> None:
     """Print Dice, 95HD and speed of every run, and store them under a name.
 
     Args:
         out: folder of the sweep.
         store: name of the stored result.
+        sweep: file of the sweep, which the stored result names.
     """
     methods: dict[str, dict[str, Any]] = {}
     machine: dict[str, Any] = {}
@@ -51,8 +57,7 @@ def main(out: Annotated[Path, tyro.conf.Positional], /, store: str | None = None
     write_result(
         store,
         title="All training methods on one network and budget: Dice and 95HD on the validation scans",
-        command=f"fheat sweep studies/methods/hippocampus-8.toml --out OUT, then python studies/compare_methods.py OUT "
-        f"--store {store}",
+        command=f"fheat sweep {sweep} --out OUT, then python studies/compare_methods.py OUT --store {store}",
         seed=sorted({int(seed) for seeds in methods.values() for seed in seeds}),
         machine=machine,
         note="cases hold [Dice, 95HD, ASD] by class and scan; 95HD in millimetres. Six runs shared the GPU.",
