@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from fheat.data.layouts import open_dataset
 from fheat.experiments.phantoms import paper_phantoms
 from fheat.experiments.records import PaperDataset, Row, datasets
+from fheat.methods.registry import method_class
 from fheat.system.errors import BadInput
 from fheat.system.files import check_folder
 from fheat.system.progress import Progress, silent
@@ -28,8 +29,6 @@ _SMALLEST: Final[dict[str, dict[str, Any]]] = {
 """Options that make a network of other packages as small as it can be."""
 _ONE_VOXEL = ("light_unetr", "light_unetr_l", "segformer3d", "fheat_segformer3d", "amber_afno")
 """Networks with a batch norm over a single voxel of each tiny crop, which needs two crops to be trained."""
-_PAIRS: Final = ("bcp",)
-"""Methods that paste one half of a batch into the other."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Tiny:
 
     def options(self, network: str, method: str) -> dict[str, Any]:
         """Return a batch that network and method can be trained with, few batches to probe, and small options."""
-        batch = 2 if network in _ONE_VOXEL or method in _PAIRS else 1
+        batch = max(2 if network in _ONE_VOXEL else 1, method_class(method).smallest_batch)
         return {"data.batch": batch, "research.probe_batches": 2, **_SMALLEST.get(network, {})}
 
 

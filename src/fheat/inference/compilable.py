@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fheat.nn.convolutions import PatchTransposed3d, Pointwise3d
 from fheat.nn.fheat import FHEAT
-from fheat.nn.layers import OneGroupNorm
+from fheat.nn.layers import OneGroupNorm, untouched
 from fheat.ops.dct import dct_matrix
 from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
@@ -170,8 +170,7 @@ def _along(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 def _fheat(module: FHEAT) -> nn.Module:
-    plain = type(module.project) is Pointwise3d and not module.project._forward_hooks
-    return _FHEAT(module) if plain else module
+    return _FHEAT(module) if untouched(module.project, Pointwise3d) else module
 
 
 def _gate(module: FractionalHeat) -> nn.Module:

@@ -114,6 +114,8 @@ class Method(nn.Module):
     """Whether output channels may be nested regions instead of exclusive classes."""
     passes: ClassVar[tuple[int, int]] = (1, 0)
     """Crops that go through a network per labelled crop, with default settings: with gradients, and without."""
+    smallest_batch: ClassVar[int] = 1
+    """Number of labelled crops that it needs at least."""
     current_stage: int = 0
     """Stage that the run is in. Training sets it before an iteration, also in a run that goes on; see `stage`."""
 

@@ -51,6 +51,7 @@ class BCP(Method):
     needs = Needs(unlabelled=True, teacher=True)
     names: ClassVar[tuple[str, ...]] = ("total", "inward", "outward")
     passes = (1, 1)
+    smallest_batch = 2
     teacher: Teacher
 
     def __init__(self, settings: BCPSettings, task: Task) -> None:

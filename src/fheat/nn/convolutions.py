@@ -31,9 +31,9 @@ class SmallConv3d(nn.Conv3d):
             return super().forward(x)
         from fheat.ops.kernels.conv import conv3  # Triton takes a second to import
 
-        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        channels_last = x.float().movedim(1, -1).contiguous()
         with kernels.on_device(x):
-            return conv3(channels_last, self.weight.float(), self.stride[0]).permute(0, 4, 1, 2, 3)
+            return conv3(channels_last, self.weight.float(), self.stride[0]).movedim(-1, 1)
 
 
 class PatchConv3d(nn.Conv3d):
@@ -55,7 +55,7 @@ class PatchConv3d(nn.Conv3d):
         a, b, c = (length // side for length in grid)
         patches = x.reshape(samples, channels, a, side, b, side, c, side).permute(0, 2, 4, 6, 1, 3, 5, 7)
         y = F.linear(patches.reshape(samples, a, b, c, -1), self.weight.flatten(1), self.bias)
-        return y.permute(0, 4, 1, 2, 3)
+        return y.movedim(-1, 1)
 
 
 class PatchTransposed3d(nn.ConvTranspose3d):
@@ -76,11 +76,11 @@ class PatchTransposed3d(nn.ConvTranspose3d):
         side, channels = self.stride[0], self.out_channels
         samples, _, a, b, c = x.shape
         bias = None if self.bias is None else self.bias.repeat_interleave(side**3)
-        patches = F.linear(x.permute(0, 2, 3, 4, 1), self.weight.flatten(1).t(), bias)
+        patches = F.linear(x.movedim(1, -1), self.weight.flatten(1).t(), bias)
         patches = patches.view(samples, a, b, c, channels, side, side, side)
         grid = side * a, side * b, side * c
         if self.channels_last:
-            return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).permute(0, 4, 1, 2, 3)
+            return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).movedim(-1, 1)
         return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)
 
 
@@ -106,7 +106,7 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the 1x1x1 convolution of (N, in, X, Y, Z) with weights (out, in, 1, 1, 1)."""
     if x.ndim != 5 or not kernels.usable(x):
         return F.conv3d(x, weight, bias)
-    return F.linear(x.permute(0, 2, 3, 4, 1), weight.flatten(1), bias).permute(0, 4, 1, 2, 3)
+    return F.linear(x.movedim(1, -1), weight.flatten(1), bias).movedim(-1, 1)
 
 
 class DepthwiseConv3d(nn.Conv3d):
@@ -180,8 +180,8 @@ class GroupedConv3d(nn.Conv3d):
         from fheat.ops.kernels.grouped import grouped_conv  # Triton takes a second to import
 
         with kernels.on_device(x):
-            channels_last = x.permute(0, 2, 3, 4, 1).contiguous()
-            return grouped_conv(channels_last, self.weight.float()).permute(0, 4, 1, 2, 3)
+            channels_last = x.movedim(1, -1).contiguous()
+            return grouped_conv(channels_last, self.weight.float()).movedim(-1, 1)
 
 
 class DepthwiseTransposed3d(nn.ConvTranspose3d):
@@ -200,23 +200,23 @@ class DepthwiseTransposed3d(nn.ConvTranspose3d):
             return super().forward(x, output_size)
         side = self.stride[0]
         samples, channels, a, b, c = x.shape
-        voxels = x.permute(0, 2, 3, 4, 1).reshape(samples, a, 1, b, 1, c, 1, channels)
+        voxels = x.movedim(1, -1).reshape(samples, a, 1, b, 1, c, 1, channels)
         weight = self.weight.permute(1, 2, 3, 4, 0).reshape(side, 1, side, 1, side, channels)
         patches = torch.addcmul(self.bias, voxels.float(), weight.float())
-        return patches.reshape(samples, side * a, side * b, side * c, channels).permute(0, 4, 1, 2, 3)
+        return patches.reshape(samples, side * a, side * b, side * c, channels).movedim(-1, 1)
 
 
 def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     from fheat.ops.kernels.depthwise import depthwise  # Triton takes a second to import
 
     with kernels.on_device(x):
-        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
-        return depthwise(channels_last, weight, bias).permute(0, 4, 1, 2, 3)
+        channels_last = x.float().movedim(1, -1).contiguous()
+        return depthwise(channels_last, weight, bias).movedim(-1, 1)
 
 
 def _spread(x: Tensor) -> Tensor:
     """Return (N, C, 2X - 1, 2Y - 1, 2Z - 1): x in every second voxel along each axis, zeros between, channels last."""
     samples, channels, *grid = x.shape
     wide = x.new_zeros(samples, *(2 * length - 1 for length in grid), channels)
-    wide[:, ::2, ::2, ::2] = x.permute(0, 2, 3, 4, 1)
-    return wide.permute(0, 4, 1, 2, 3)
+    wide[:, ::2, ::2, ::2] = x.movedim(1, -1)
+    return wide.movedim(-1, 1)

@@ -58,7 +58,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
 
     with kernels.on_device(x):
-        x = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        x = x.float().movedim(1, -1).contiguous()
         y = x
         response = gate.response(tuple(x.shape[1:4]), x) if isinstance(gate, FractionalHeat) else None
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
@@ -71,9 +71,9 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
                 if _small_kan(block, x.shape[-1]):
                     x = mixer_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
                 else:
-                    mixed = block.mixer_norm(block.mixer(x.permute(0, 4, 1, 2, 3)))
-                    x = x + mixed.permute(0, 2, 3, 4, 1)
-    return x.permute(0, 4, 1, 2, 3), y.permute(0, 4, 1, 2, 3)
+                    mixed = block.mixer_norm(block.mixer(x.movedim(-1, 1)))
+                    x = x + mixed.movedim(1, -1)
+    return x.movedim(-1, 1), y.movedim(-1, 1)
 
 
 def _fusable_gate(gate: nn.Module) -> bool:

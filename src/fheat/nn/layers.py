@@ -25,9 +25,9 @@ class OneGroupNorm(nn.GroupNorm):
             return super().forward(x)
         from fheat.ops.kernels.norm import one_group_norm  # Triton takes a second to import
 
-        channels_last = x.float().permute(0, 2, 3, 4, 1).contiguous()
+        channels_last = x.float().movedim(1, -1).contiguous()
         with kernels.on_device(x):
-            return one_group_norm(channels_last, self.weight, self.bias, self.eps).permute(0, 4, 1, 2, 3)
+            return one_group_norm(channels_last, self.weight, self.bias, self.eps).movedim(-1, 1)
 
 
 def one_group(channels: int) -> OneGroupNorm:
@@ -161,6 +161,11 @@ def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
 def resized(x: Tensor, grid: Sequence[int]) -> Tensor:
     """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are."""
     return x if tuple(x.shape[2:]) == tuple(grid) else F.interpolate(x, size=list(grid), mode="trilinear")
+
+
+def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module is exactly of a kind and without hooks, so that its weights say all that it does."""
+    return type(module) is kind and not has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:

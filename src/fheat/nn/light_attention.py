@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.nn.convolutions import DepthwiseConv3d, DepthwiseTransposed3d, GroupedConv3d, Pointwise3d, pointwise
-from fheat.nn.layers import crop_to, has_hooks, one_group
+from fheat.nn.layers import crop_to, one_group, untouched
 from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
 
@@ -73,11 +73,12 @@ class GatedMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the channels of (N, C, X, Y, Z)."""
-        if not kernels.usable(x) or not _as_built(self.value) or not _as_built(self.gating):
-            out: Tensor = self.recover(self.value(x) * self.gating(x).sigmoid())
-            return out
-        both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))  # one product is faster than two
-        out = self.recover(F.glu(both, dim=1))
+        if kernels.usable(x) and untouched(self.value, Pointwise3d) and untouched(self.gating, Pointwise3d):
+            both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))  # one product is faster than two
+            gated = F.glu(both, dim=1)
+        else:
+            gated = self.value(x) * self.gating(x).sigmoid()
+        out: Tensor = self.recover(gated)
         return out
 
 
@@ -123,11 +124,6 @@ class LightAttentionStage(nn.Module):
         for block in self.blocks:
             x, attention = block(x)
         return x, attention
-
-
-def _as_built(layer: nn.Module) -> bool:
-    """Return whether a layer is the product of its weights and nothing else, so that it need not be called."""
-    return type(layer) is Pointwise3d and not has_hooks(layer)
 
 
 def _local_branch(channels: int, kernel: int) -> nn.Sequential:

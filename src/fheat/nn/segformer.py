@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
 from fheat.nn.fheat import FHEAT
 from fheat.nn.layers import ChannelNorm
 from fheat.ops.dct import compute_dtype, without_autocast
@@ -65,7 +66,7 @@ class MixFFN(nn.Sequential):
         hidden = expansion * channels
         super().__init__(
             linear(channels, hidden),
-            convolution(hidden, hidden, 3, padding=1, groups=hidden),
+            depthwise(hidden),
             nn.BatchNorm3d(hidden),
             nn.GELU(),
             linear(hidden, channels),
@@ -148,19 +149,26 @@ class GatedProjection(nn.Module):
 
 def linear(in_channels: int, out_channels: int) -> nn.Conv3d:
     """Return a linear layer over channels, from a truncated normal distribution of deviation 0.02, bias 0."""
-    layer = nn.Conv3d(in_channels, out_channels, 1)
+    layer = Pointwise3d(in_channels, out_channels)
     nn.init.trunc_normal_(layer.weight, std=0.02)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def convolution(
-    in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0, groups: int = 1
-) -> nn.Conv3d:
-    """Return a convolution from a normal distribution of variance 2 / (k^3 out / groups), bias 0."""
-    layer = nn.Conv3d(in_channels, out_channels, kernel, stride=stride, padding=padding, groups=groups)
-    nn.init.normal_(layer.weight, std=math.sqrt(2 * groups / (kernel**3 * out_channels)))
+def convolution(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0) -> nn.Conv3d:
+    """Return a convolution with the weights of `_begun`."""
+    return _begun(nn.Conv3d(in_channels, out_channels, kernel, stride=stride, padding=padding))
+
+
+def depthwise(channels: int) -> nn.Conv3d:
+    """Return a depthwise 3x3x3 convolution that keeps the grid, with the weights of `_begun`."""
+    return _begun(DepthwiseConv3d(channels))
+
+
+def _begun(layer: nn.Conv3d) -> nn.Conv3d:
+    """Draw the weights from a normal distribution of variance 2 / (k^3 out / groups), set the bias to 0."""
+    nn.init.normal_(layer.weight, std=math.sqrt(2 * layer.groups / (layer.kernel_size[0] ** 3 * layer.out_channels)))
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer

@@ -82,12 +82,16 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table = ctx.saved_tensors
         samples, *sizes, channels = x.shape
-        plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        gradient, partial = gradient.contiguous(), partials(plan, 28 * channels, x)
-        gradient_of_weights(gradient, x, partial, 0, plan, bias=True)
-        weight_gradient, bias_gradient = torch.split(add_rows(partial), [27 * channels, channels])
-        inward = _convolve(gradient, table, torch.zeros(channels, device=x.device), back=True, bias=True)
-        return inward, weight_gradient.view(channels, 1, 3, 3, 3), bias_gradient
+        gradient, inward, weights, bias = gradient.contiguous(), None, None, None
+        if ctx.needs_input_grad[0]:
+            inward = _convolve(gradient, table, torch.zeros(channels, device=x.device), back=True, bias=True)
+        if any(ctx.needs_input_grad[1:]):
+            plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
+            partial = partials(plan, 28 * channels, x)
+            gradient_of_weights(gradient, x, partial, 0, plan, bias=True)
+            weights, bias = torch.split(add_rows(partial), [27 * channels, channels])
+            weights = weights.view(channels, 1, 3, 3, 3)
+        return inward, weights, bias
