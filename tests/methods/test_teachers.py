@@ -105,6 +105,27 @@ def test_ua_mt_learns_only_where_the_teacher_is_certain(classes):
     assert losses["certain"].item() == pytest.approx(kept / (2 * math.prod(GRID)))
 
 
+def test_ua_mt_estimates_the_uncertainty_by_single_passes_of_other_noise():
+    """One batch of the teacher does what a loop over passes does: the first is the target, the others the estimate."""
+    method, model = build("ua_mt", noise=0.5, passes=3, iterations=50)
+    given, seen = batch(), []
+    method.teacher.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    found = method.losses(model, given)
+    (noisy_images,) = seen
+    copies = [noisy_images[k::4] for k in range(4)]  # of each of the two crops the k-th
+    added = torch.stack([copy - given.unlabelled for copy in copies])
+    assert added.flatten(1).std(dim=1).min() > 0.4
+    assert torch.corrcoef(added.flatten(1)).fill_diagonal_(0).abs().max() < 0.3
+    predictions = [method.teacher.network(copy).softmax(1) for copy in copies]
+    mean = (predictions[1] + predictions[2] + predictions[3]) / 3
+    certain = -(mean * (mean + 1e-6).log()).sum(1) < (0.75 + 0.25 * math.exp(-5)) * math.log(2)
+    difference = (model(given.unlabelled).softmax(1) - predictions[0]).square().sum(1)
+    assert found["consistency"].item() == pytest.approx(
+        (difference[certain].sum() / (2 * certain.sum())).item(), rel=1e-5
+    )
+    assert found["certain"].item() == pytest.approx(certain.float().mean().item())
+
+
 def test_at_the_end_everything_is_certain_and_ua_mt_is_the_mean_teacher():
     given = batch()
     (uncertain, model), (plain, other) = build("ua_mt", noise=0.0, iterations=5), build("mean_teacher", noise=0.0)

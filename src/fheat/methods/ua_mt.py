@@ -1,9 +1,10 @@
 """UA-MT, the uncertainty-aware mean teacher: consistency only where the teacher is certain.
 
 Paper: Yu et al., MICCAI 2019; code yulequan/UA-MT, from its facts. Deliberate differences: any number of classes (the
-original is written for two); the eight stochastic passes are one loop of batches; the teacher starts as a copy of the
-network (its first update would make it one); optimiser and schedule are those of the run (the original: SGD, 6000
-iterations), and the threshold's ramp lasts as long as the run.
+original is written for two); all passes of the teacher are one batch (the original: one pass, then four with two copies
+of the crops), over which its batch norms make their statistics; the teacher starts as a copy of the network (its first
+update would make it one); optimiser and schedule are those of the run (the original: SGD, 6000 iterations), and the
+threshold's ramp lasts as long as the run.
 """
 
 import math
@@ -53,10 +54,8 @@ class UAMT(MeanTeacher):
         """Return `total`, its two terms, the weight of the second, and the share of voxels that are certain."""
         group = processes.current()
         with torch.no_grad():
-            target = self._teach(batch.unlabelled)
-            mean = sum(self._teach(batch.unlabelled) for _ in range(self.estimates)) / self.estimates
-            threshold = uncertainty_threshold(self.steps, self.task.iterations, target.shape[1])
-            certain = entropy(torch.as_tensor(mean)) < threshold
+            target, mean = self._taught(batch.unlabelled)
+            certain = entropy(mean) < uncertainty_threshold(self.steps, self.task.iterations, target.shape[1])
         labelled, unlabelled = model(torch.cat([batch.images, batch.unlabelled])).split(
             [len(batch.images), len(batch.unlabelled)]
         )
@@ -70,9 +69,16 @@ class UAMT(MeanTeacher):
         kept = certain.float().mean()
         return {"total": total, "supervised": supervised, "consistency": consistency, "weight": weight, "certain": kept}
 
-    def _teach(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.teacher(noisy(images, self.options.noise))
-        return logits.float().softmax(dim=1)
+    def _taught(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the teacher's prediction on noisy images, and the mean of its predictions on `passes` further ones.
+
+        Copies of an image follow each other, so that the rows of a process are those that one process with all images
+        has.
+        """
+        passes = 1 + self.estimates
+        logits: Tensor = self.teacher(noisy(images.repeat_interleave(passes, dim=0), self.options.noise))
+        p = logits.float().softmax(dim=1).unflatten(0, (-1, passes))
+        return p[:, 0], p[:, 1:].mean(dim=1)
 
 
 def uncertainty_threshold(iteration: Tensor, iterations: int, classes: int = 2) -> Tensor:
