@@ -169,3 +169,12 @@ def test_tables(window):
     assert "a note" in text
     assert "1 thread(s): ratios only" in text
     assert titled("t", ["a", "b"], [["long", "1"]]) == "t\n  a     b\n  long  1\n"
+
+
+def test_a_method_is_timed_in_the_stage_that_a_run_ends_in():
+    """The pre-training of BCP has no teacher, so its iterations take less time than those of the rest of a run."""
+    step = build_step(Timer(), create_model("fheat_seg", patch_size=TINY), "bcp", TINY, 2, iterations=40)
+    for _ in range(2):
+        step()
+    assert step.method.current_stage == 1
+    assert (step.history[:2, [step.columns.index(name) for name in ("inward", "outward")]] > 0).all()

@@ -68,7 +68,7 @@ CASES = [
     (["pre"], {"predict"}),
     (["predict", "--run"], {"--runtime"}),
     (["predict", "--runtime", "o"], {"onnx", "openvino"}),
-    (["predict", "la-"], {"la-4", "la-8", "la-full"}),
+    (["predict", "la-"], {"la-4", "la-8", "la-full", "la-full-l"}),
     (["data", "ph"], {"phantom"}),
     (["data", "check", "--js"], {"--json"}),
     (["train", "--network.mix"], {"--network.mixer"}),

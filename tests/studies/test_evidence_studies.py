@@ -81,3 +81,18 @@ def test_theory_measured_again_agrees_with_the_verdicts(study):
 def test_every_measure_is_stored(study):
     names = {name for names in study("theory").MEASURES.values() for name in names}
     assert names == set(read_result("theory-cpu").results)
+
+
+def test_runs_are_added_to_those_that_are_stored(study):
+    """A seed that was run again replaces its own; other seeds, rows and lengths stay."""
+
+    def row(**dice):
+        return {"title": "t", "seeds": {seed.removeprefix("s"): {"dice": value} for seed, value in dice.items()}}
+
+    stored = {"16000": {"a": row(s0=1.0, s1=2.0)}, "4000": {"b": row(s0=3.0)}, "survivors": {"runs": 1}}
+    found = {"16000": {"a": row(s1=4.0), "c": row(s0=5.0)}, "2000": {"d": row(s0=6.0)}}
+    assert study("reproduced").with_stored(found, stored) == {
+        "16000": {"a": row(s0=1.0, s1=4.0), "c": row(s0=5.0)},
+        "4000": {"b": row(s0=3.0)},
+        "2000": {"d": row(s0=6.0)},
+    }

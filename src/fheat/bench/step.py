@@ -53,7 +53,7 @@ def step_times(timer: Timer, networks: Networks, patch: Triple, batch: int, meth
 
 
 def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: int, iterations: int) -> Step:
-    """Return a step on random volumes with random labels."""
+    """Return a step on random volumes with random labels, in the stage of its method that a run ends in."""
     torch.manual_seed(timer.seed)
     kind = method_class(method)
     rule = kind(kind.Settings(name=method), Task(patch, batch, iterations=iterations)).to(timer.device)
@@ -61,7 +61,7 @@ def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: in
     rule.prepare(network, lambda: deepcopy(network))
     draws = draw((SCANS, SCANS), (rule.labelled, rule.unlabelled), iterations, timer.seed)
     slow = OptimiserSettings(learning_rate=_LEARNING_RATE, weight_decay=0.0)
-    return Step(
+    step = Step(
         network,
         rule,
         Batches(_store(timer, patch), draws, patch),
@@ -69,6 +69,8 @@ def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: in
         Schedule(iterations),
         precision=torch.bfloat16 if timer.precision == "bfloat16" else torch.float32,
     )
+    step.enter_stage(rule.stage(iterations - 1))
+    return step
 
 
 def _store(timer: Timer, patch: Triple) -> VolumeStore:

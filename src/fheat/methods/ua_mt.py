@@ -77,7 +77,7 @@ class UAMT(MeanTeacher):
         """
         passes = 1 + self.estimates
         logits: Tensor = self.teacher(noisy(images.repeat_interleave(passes, dim=0), self.options.noise))
-        p = logits.float().softmax(dim=1).unflatten(0, (-1, passes))
+        p = logits.float().softmax(dim=1).view(len(images), passes, *logits.shape[1:])
         return p[:, 0], p[:, 1:].mean(dim=1)
 
 

@@ -57,7 +57,7 @@ class Step:
 
     def __call__(self) -> None:
         """Advance by one iteration."""
-        self._enter_stage(self.method.stage(self._done))
+        self.enter_stage(self.method.stage(self._done))
         self._done += 1
         if self._done % ITERATIONS_BETWEEN_GATE_CHECKS == 0:
             self._let_closed_gates_sleep()
@@ -83,6 +83,13 @@ class Step:
     def row(self, iteration: int) -> dict[str, float]:
         """Return what was logged in an iteration, counted from 1, by column. This waits for the device."""
         return dict(zip(self.columns, self.history[iteration - 1].tolist(), strict=True))
+
+    def enter_stage(self, stage: int) -> None:
+        """Let the method begin a later stage, whose iteration is another one and is captured anew."""
+        if stage > self.method.current_stage:
+            self.method.current_stage = stage
+            self.method.begin_stage(self.model, stage)
+            self._graph, self._ran = None, 0
 
     def reopen_gates(self, scale: float, seed: int) -> dict[str, float]:
         """Set D = scale |n| at every closed gate, n standard normal; return the new strengths by site.
@@ -143,13 +150,6 @@ class Step:
         torch.set_rng_state(state["generator.cpu"])
         if self.iteration.is_cuda and "generator.cuda" in state:
             torch.cuda.set_rng_state(state["generator.cuda"], self.iteration.device)
-
-    def _enter_stage(self, stage: int) -> None:
-        """Let the method begin its next stage, whose iteration is another one and is captured anew."""
-        if stage > self.method.current_stage:
-            self.method.current_stage = stage
-            self.method.begin_stage(self.model, stage)
-            self._graph, self._ran = None, 0
 
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
