@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import fheat.inference.folder
 import fheat.inference.masks
+import fheat.inference.stages
 from fheat import BadInput, Card, Predictor, create_model, load, save
 from fheat.cli.main import main
 from fheat.data.appearance import Appearance, Looks
@@ -187,7 +187,7 @@ def test_each_option_changes_the_mask_as_it_does_in_python(tmp_path, words, opti
 
 @pytest.mark.parametrize(
     ("room", "name", "call"),
-    [(fheat.inference.folder, "read_image", 2), (fheat.inference.masks, "write_nifti", 2), (os, "fsync", 5)],
+    [(fheat.inference.stages, "read_image", 2), (fheat.inference.masks, "write_nifti", 2), (os, "fsync", 5)],
     ids=["reading", "segmented", "writing"],
 )
 def test_an_interruption_leaves_whole_files_and_a_record_of_what_is_done(
@@ -342,7 +342,7 @@ def test_a_network_that_gives_nan_is_refused(scans, tmp_path, capsys):
 def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans, tmp_path, monkeypatch, capsys):
     write_nifti(Volume(np.zeros((40, 32, 2400), np.uint8), np.eye(4)), scans / "long.nii.gz")
     small, large = (Predictor(model).memory(read_nifti(file)).total for file in sorted(scans.iterdir())[1:])
-    monkeypatch.setattr(fheat.inference.folder, "machine_bytes", lambda: (small + large) // 2)
+    monkeypatch.setattr(fheat.inference.stages, "machine_bytes", lambda: (small + large) // 2)
     assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview"]) == 3
     assert "refused long: " in capsys.readouterr().err
     record = json.loads((tmp_path / "out" / "run.json").read_text())

@@ -1,6 +1,7 @@
 """One preprocessing value: streamed planes, whole arrays and labels agree, in training and in prediction."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ from fheat import BadInput, Card, Predictor
 from fheat.data.case import Case, Dataset
 from fheat.data.classes import Classes
 from fheat.data.intensity import moments, window, zscore
+from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
+from fheat.data.phantom import write_phantoms
 from fheat.data.preprocessing import NOT_RESAMPLED, Intensity, Preprocessing
 from fheat.data.resample import resample
 from fheat.inference.windows import Windows
-from fheat.io import Volume, write_nifti
+from fheat.io import Volume, read_nifti, write_nifti
+from fheat.training import scans as scans_module
 from fheat.training.scans import load_scans
 
 INTENSITIES = (
@@ -220,6 +224,36 @@ def test_training_and_prediction_see_the_same_voxels(intensity, stretch, tmp_pat
     assert np.array_equal(predictor.network.windows[0][0, 0][inner].numpy(), image)
     assert label.shape == image.shape
     assert (image.shape == (23, 19, 21)) == (stretch < 1.05)
+
+
+def test_many_readers_pack_what_one_does(tmp_path, monkeypatch):
+    """Nine scans, one of which needs resampling, so that it is read twice; the second takes the longest."""
+    write_phantoms(tmp_path, 9, shape=(28, 26, 24))
+    coarse = read_nifti(tmp_path / "imagesTr" / "phantom_0003_0000.nii.gz").affine @ np.diag([2, 1, 1, 1])
+    for name in ("imagesTr/phantom_0003_0000.nii.gz", "labelsTr/phantom_0003.nii.gz"):
+        write_nifti(Volume(read_nifti(tmp_path / name).data, coarse), tmp_path / name)
+    dataset, read = open_dataset(tmp_path), scans_module.read_image
+
+    def slow(case):
+        time.sleep(0.1 * (case.id == "phantom_0001"))
+        return read(case)
+
+    monkeypatch.setattr(scans_module, "read_image", slow)
+    found = []
+    for count in (1, 5):
+        monkeypatch.setattr(scans_module, "READERS", count)
+        found.append(load_scans(dataset, Classes(("background", "chamber")), Preprocessing(), (16, 16, 16)))
+    one, many = found
+    assert one.names == many.names == [f"phantom_{number:04d}" for number in range(8)]  # the last one is held out
+    for first, second in zip(one.validation[0], many.validation[0], strict=True):
+        assert np.array_equal(first, second)
+    assert len({volume.shape for volume in one.volumes}) > 1
+    for first, second in zip(one.volumes, many.volumes, strict=True):
+        for part in ("voxels", "table", "label", "low", "high"):
+            here, there = getattr(first, part), getattr(second, part)
+            assert (here is None and there is None) or (here.dtype == there.dtype and np.array_equal(here, there))
+    for part in ("preprocessing", "appearance", "fingerprint"):
+        assert getattr(one, part) == getattr(many, part)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fheat import Card, Predictor, create_model
 from fheat.inference.replay import Replay
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
-from fheat.io import Volume
+from fheat.io import Volume, write_nifti
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -35,6 +35,24 @@ def test_windows_average_alike_on_both():
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         there = SlidingWindow(model.cuda(), windows, weights="gaussian", batch=7)(image.cuda())
     assert (here - there.cpu()).abs().max() < 1e-4
+
+
+def test_scans_overlap_by_default_and_have_the_masks_of_scans_in_turn(tmp_path):
+    torch.manual_seed(0)
+    model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()
+    for number in range(4):
+        data = np.random.default_rng(number).normal(100, 20, (70, 60, 50)).astype(np.float32)
+        write_nifti(Volume(data, np.eye(4)), tmp_path / "scans" / f"case{number}.nii.gz")
+    predictor = Predictor(model, device="cuda", precision="float32")
+    records = [
+        predictor.segment_folder(tmp_path / "scans", tmp_path / str(overlap), overlap=overlap)
+        for overlap in (None, False)
+    ]
+    overlapping, in_turn = ([scan.mask_sha256 for scan in record.cases] for record in records)
+    assert len(set(overlapping)) == 4
+    assert overlapping == in_turn
+    others = [scan.memory_parts_bytes["others"] > 0 for record in records for scan in record.cases]
+    assert others == 4 * [True] + 4 * [False]
 
 
 def test_half_precision_names_the_same_voxels():

@@ -10,8 +10,9 @@ import torch
 from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
-from fheat.inference.folder import FolderWatcher, predict_folder
+from fheat.inference.folder import predict_folder
 from fheat.inference.predictor import UnusualScan
+from fheat.inference.stages import FolderWatcher
 from fheat.io import Volume, read_nifti, write_nifti
 
 SIZE = (32, 32, 32)

@@ -123,10 +123,11 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing after it is done."""
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
 @pytest.mark.parametrize("call", range(1, 9))
 @pytest.mark.parametrize("room", ["write_file", "write_nifti", "journal"])
 def test_a_killed_run_goes_on_and_its_record_is_that_of_one_that_was_not(
-    predictor, scans, tmp_path, monkeypatch, room, call
+    predictor, scans, tmp_path, monkeypatch, room, call, overlap
 ):
     """Killed before and after each write of the run; as nothing of the process is left, no record is written."""
     out, calls = tmp_path / "out", [0]
@@ -155,7 +156,7 @@ def test_a_killed_run_goes_on_and_its_record_is_that_of_one_that_was_not(
             patch.setattr(folder, "write_file", lambda *arguments: (_ for _ in ()).throw(Killed))
             patch.setattr(folder.Journal, "remove", lambda self: None)
         with suppress(Killed):
-            predictor.segment_folder(scans, out, preview=False)
+            predictor.segment_folder(scans, out, preview=False, overlap=overlap)
     predictor.segment_folder(scans, out, preview=False)
     predictor.segment_folder(scans, tmp_path / "whole", preview=False)
     names = sorted(path.name for path in out.iterdir() if not path.name.startswith("run-"))
@@ -164,11 +165,12 @@ def test_a_killed_run_goes_on_and_its_record_is_that_of_one_that_was_not(
 
 
 def facts(out):
-    """Return what run.json says but for times and the folder, and the content of the masks."""
+    """Return what run.json says but for times, memory and the folder, and the content of the masks."""
     record = json.loads((out / "run.json").read_text())
     record["date"] = None
     for case in record["cases"]:
-        case["seconds"], case["mask"] = None, Path(case["mask"]).name
+        case["mask"] = Path(case["mask"]).name
+        case["seconds"] = case["memory_bound_bytes"] = case["memory_parts_bytes"] = None
     return record, [path.read_bytes() for path in sorted(out.glob("*.nii.gz"))]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fheat.data.case import Case
-from fheat.inference.folder import LeftOut, Masks
+from fheat.inference.masks import LeftOut, Masks
 from fheat.inference.on_ray import AHEAD, ATTEMPTS, RESTARTS, _Pool
 from fheat.system.cluster import Share
 from fheat.system.errors import BadInput

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nibabel
@@ -69,6 +70,28 @@ def test_a_reader_that_was_started_ahead_reads_the_next_file(tmp_path):
     process = reader._process.pid
     agree(saved(tmp_path / "scan.nii.gz"))
     assert [one._process.pid for one in confined._IDLE[os.getpid()]] == [process]
+
+
+def test_each_of_many_threads_keeps_its_reader_and_two_stay_afterwards(tmp_path, monkeypatch):
+    """Without `many_readers` four threads that read at a time start two processes anew with every round of files."""
+    confined._close_idle()
+    path, begun, started = saved(tmp_path / "scan.nii.gz"), threading.Barrier(4), confined._start
+    starts = []
+    monkeypatch.setattr(confined, "_start", lambda: starts.append(1) or started())
+
+    def read(number):
+        begun.wait(60)
+        return read_volume(path).data
+
+    with ThreadPoolExecutor(4) as threads:
+        with confined.many_readers(4):
+            volumes = list(threads.map(read, range(12)))
+            assert len(starts) == len(confined._IDLE[os.getpid()]) == 4
+        assert len(confined._IDLE[os.getpid()]) == confined.MOST_IDLE == 2
+        assert all(np.array_equal(one, scan()) for one in volumes)
+        list(threads.map(read, range(12)))
+    assert len(starts) > 6
+    assert confined._WANTED == [0]
 
 
 def test_a_reader_that_cannot_be_started_ahead_is_no_error(monkeypatch, tmp_path):

@@ -16,13 +16,13 @@ from fheat.cli.main import UsageError, program
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
-from fheat.inference.folder import FolderWatcher, Workload
 from fheat.inference.masks import MAPS, Changed, Preview
 from fheat.inference.on_ray import predict_on_ray
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName
+from fheat.inference.stages import FolderWatcher, Workload
 from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
@@ -224,26 +224,32 @@ class _Printer(_Watcher):
     def __init__(self, model: str, data: str, *, many: bool) -> None:
         self._model: str | None = f"model: {model} ({data or 'data not stated'})"
         self._out = sys.stdout
-        self._many, self._place = many, ""
+        self._many, self._done, self._total, self._left = many, 0, 0, ""
+        self._open: set[str] = set()
+        """Scans that are segmented, or have been, and are not told as done: one may still be written behind another."""
 
     def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
         """Take note of the next scan's place among all; where many are segmented at once, print how many are done."""
-        left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
-        self._place = f"scan {done + 1} of {total}{left}: " if total > 1 else ""
+        self._done, self._total = done, total
+        self._left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
         if self._many and 0 < done < total:
-            print(f"{done} of {total} scans done{left}", file=sys.stderr)
+            print(f"{done} of {total} scans done{self._left}", file=sys.stderr)
 
     @contextmanager
     def segmenting(self, case: str, workload: Workload) -> Iterator[Progress]:
         """Print what the scan will take."""
         windows = f"{workload.windows} {'window' if workload.windows == 1 else 'windows'}"
-        print(printable(f"{self._place}{case}: {windows}, {workload.bound}"), file=sys.stderr)
+        number = self._done + len(self._open) + 1
+        place = f"scan {number} of {self._total}{self._left}: " if self._total > 1 else ""
+        print(printable(f"{place}{case}: {windows}, {workload.bound}"), file=sys.stderr)
+        self._open.add(case)
         with super().segmenting(case, workload) as show:
             yield show
 
     def segmented(self, scan: SegmentedScan) -> None:
         """Print the scan with the volume of every class."""
         super().segmented(scan)
+        self._open.discard(scan.id)
         if self._model is not None:
             print(printable(self._model), file=self._out)
             self._model = None
@@ -251,6 +257,11 @@ class _Printer(_Watcher):
         volumes = ", ".join(f"{name} {millilitres:.1f} ml" for name, millilitres in scan.millilitres.items())
         line = f"{scan.id}  {shape}  {volumes}  {scan.seconds:.1f} s  {scan.mask}"
         print(printable(line), file=self._out, flush=True)
+
+    def refused(self, case: str, reason: str) -> None:
+        """Print the scan and the reason."""
+        super().refused(case, reason)
+        self._open.discard(case)
 
 
 def _check_order(options: Predict) -> None:

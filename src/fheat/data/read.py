@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fheat.data.case import Case
 from fheat.io import read_seg, read_volume
+from fheat.io.content import SIZE_LIMIT
 from fheat.io.h5 import read_h5
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
@@ -18,18 +19,19 @@ SEG_ENDING: Final = ".dcm"
 _SAME_GRID: Final = "resample one onto the other's grid"
 
 
-def read_image(case: Case) -> Volume:
+def read_image(case: Case, limit: int = SIZE_LIMIT) -> Volume:
     """Read the image, (X, Y, Z), or (X, Y, Z, C) with the channels in the order of `case.images`.
 
-    A single file is returned as it is. Channel files must be 3-D and share one grid, that of the first.
+    A single file is returned as it is. Channel files must be 3-D and share one grid, that of the first. A file with
+    more bytes of voxels than `limit` raises `BadInput`; see the reader of each format.
     """
     _check_channel_numbers(case)
-    first = _read(case.images[0], case)[0]
+    first = _read(case.images[0], case, limit)[0]
     if len(case.images) == 1:
         return first
     channels = np.empty((*first.data.shape[:3], len(case.images)), first.data.dtype, order="F")
     for index, path in enumerate(case.images):
-        channel = _read(path, case)[0] if index else first
+        channel = _read(path, case, limit)[0] if index else first
         if channel.data.ndim != 3:
             raise BadInput(path, f"has shape {channel.data.shape}: a channel is (X, Y, Z)", "split its channels")
         if difference := grid_difference(first, channel):
@@ -115,8 +117,8 @@ def _check_channel_numbers(case: Case) -> None:
         raise BadInput(case.images[0], f"channel _{missing:04d} of {case.id} is missing", "add the file")
 
 
-def _read(path: Path, case: Case) -> tuple[Volume, Volume | None]:
+def _read(path: Path, case: Case, limit: int = SIZE_LIMIT) -> tuple[Volume, Volume | None]:
     """Read one file, or the folder of a DICOM series, and its label if it is an h5 file with one."""
     if path.suffix == ".h5" and not path.is_dir():
-        return read_h5(path, spacing=case.spacing or (1.0, 1.0, 1.0))
-    return read_volume(path, files=case.files), None
+        return read_h5(path, spacing=case.spacing or (1.0, 1.0, 1.0), limit=limit)
+    return read_volume(path, files=case.files, limit=limit), None

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Literal
 
 import torch
@@ -139,11 +140,12 @@ class Ledger:
 
 
 class Journal:
-    """The journal of a run that goes on; each line is on the disk before the next step."""
+    """The journal of a run that goes on; each line is on the disk before the next step. Threads may share it."""
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
         self.path = folder / f".run-{secrets.token_hex(8)}.jsonl"
         self._head = _line({**head, "owner": asdict(this_process())})
+        self._lock = Lock()
         write_file(self.path, self._head)
 
     def begin(self, masks: Sequence[str]) -> None:
@@ -159,14 +161,15 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _append(self, lines: bytes) -> None:
-        try:
-            if not self.path.exists():  # removed by a run beside this one, which has recorded the same masks
-                write_file(self.path, self._head)
-            with open(self.path, "ab", buffering=0) as file:
-                file.write(lines)
-                getattr(os, "fdatasync", os.fsync)(file.fileno())
-        except OSError as error:
-            raise located(error, self.path, len(lines)) from None
+        with self._lock:
+            try:
+                if not self.path.exists():  # removed by a run beside this one, which has recorded the same masks
+                    write_file(self.path, self._head)
+                with open(self.path, "ab", buffering=0) as file:
+                    file.write(lines)
+                    getattr(os, "fdatasync", os.fsync)(file.fileno())
+            except OSError as error:
+                raise located(error, self.path, len(lines)) from None
 
 
 def model_sha256(network: nn.Module, card: Card) -> str:

@@ -32,7 +32,8 @@ _PICTURE_BYTES: Final = 48 * 2**20
 class MemoryBound:
     """Bytes of each part. The peak is at most program, scan and the largest phase after reading, 5 % more, and picture.
 
-    What an allocator keeps after the windows is still there when the picture is drawn, which therefore adds to it.
+    Where scans overlap, `others` comes on top of the scan: what those before and after it hold in the meantime. What an
+    allocator keeps after the windows is still there when the picture is drawn, which therefore adds to it.
     """
 
     program: int
@@ -57,12 +58,25 @@ class MemoryBound:
     """Memory for finding the largest components, when everything above but scan, mask and maps is released."""
     picture: int
     """Memory for the library that draws the picture of a mask, and for drawing it."""
+    others: int = 0
+    """Memory of the scan that is read ahead and of the one that is written behind, where scans overlap."""
 
     @property
     def total(self) -> int:
         """Bytes at the peak."""
         work = self.mask + self.maps + max(self.statistics, self.slab + self.planes + self.windows, self.components)
-        return int(_RESERVE_FACTOR * (self.program + self.scan + max(self.reading, work))) + self.picture
+        held = self.program + self.scan + self.others + max(self.reading, work)
+        return int(_RESERVE_FACTOR * held) + self.picture
+
+    @property
+    def ahead(self) -> int:
+        """Bytes of this scan while it is read and measured and another one is segmented."""
+        return self.scan + max(self.reading, self.statistics)
+
+    @property
+    def behind(self) -> int:
+        """Bytes of this scan while its mask is finished and written and another one is segmented."""
+        return self.scan + self.mask + self.maps + self.components
 
     def __str__(self) -> str:
         return f"memory at most {self.total / 2**20:,.0f} MiB"

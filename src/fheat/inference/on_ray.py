@@ -18,11 +18,12 @@ import torch
 
 from fheat.data.case import Case
 from fheat.data.inputs import find_scans
-from fheat.inference.folder import FolderWatcher, attempt, fill_record, tell_skipped
+from fheat.inference.folder import entered, fill_record, tell_skipped
 from fheat.inference.ledger import Ledger
 from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, new_record
+from fheat.inference.stages import FolderWatcher, Stages
 from fheat.system.cluster import Ray, Share, cluster, machines_of, share_of
 from fheat.system.errors import BadInput
 
@@ -90,7 +91,7 @@ def predict_on_ray(
             left = [case for case in cases if earlier[case.id] is None]
             journal.begin([path.name for case in left for path in masks.paths(case)])
             results = chain([done for done in earlier.values() if done is not None], pool.results(left))
-            fill_record(record, cases, masks, results, heard, ledger, journal)
+            fill_record(record, cases, masks, (entered(one, journal) for one in results), heard, ledger, journal)
         finally:
             pool.end()
     return record
@@ -118,7 +119,7 @@ class _Worker:
 
     def segment(self, case: Case) -> Result:
         """Segment a scan; a mask that a worker left behind when it died is written again."""
-        return attempt(case, self._predictor, self._masks, FolderWatcher())
+        return Stages(self._predictor, self._masks, FolderWatcher()).all(case)
 
 
 class _Pool:

@@ -229,9 +229,9 @@ class Predictor:
         if "implausible-spacing" not in self.allow:
             check_plausible(name, self.preprocessing.scan(volume), self.card.appearance)
 
-    def memory(self, volume: Volume) -> MemoryBound:
+    def memory(self, volume: Volume | PreparedScan) -> MemoryBound:
         """Return a bound on the memory that `segment` holds, without segmenting the volume."""
-        scan, sliding = self.scan(volume), self.sliding(None)
+        scan, sliding = self._prepared(volume), self.sliding(None)
         with self._lock:
             self._expect(scan)
             classes, activations = self._trial(scan.channels)
@@ -239,7 +239,7 @@ class Predictor:
         return memory_bound(
             sliding,
             scan,
-            volume.data.nbytes,
+            scan.stored.nbytes,
             program=program,
             classes=classes,
             activations=activations,
@@ -247,13 +247,17 @@ class Predictor:
             components=self.largest_component,
         )
 
-    def unusual(self, volume: Volume) -> list[Unusual]:
+    def unusual(self, volume: Volume | PreparedScan) -> list[Unusual]:
         """Return in what a volume differs from the scans the network was trained on, the greatest difference first.
 
         Where the card does not say what they looked like, it has only what is odd about any scan: the same value
         everywhere, or a microscopic size.
         """
-        return self._unusual(self.scan(volume))
+        scan = self._prepared(volume)
+        known, odd = self.card.appearance, oddities(scan)
+        named = {one.quantity for one in odd}
+        unlike = known.unusual(Looks.of(scan)) if known.ranges else []
+        return odd + [one for one in unlike if one.quantity not in named]
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -284,11 +288,8 @@ class Predictor:
             progress=progress,
         )
 
-    def _unusual(self, scan: PreparedScan) -> list[Unusual]:
-        known, odd = self.card.appearance, oddities(scan)
-        named = {one.quantity for one in odd}
-        unlike = known.unusual(Looks.of(scan)) if known.ranges else []
-        return odd + [one for one in unlike if one.quantity not in named]
+    def _prepared(self, volume: Volume | PreparedScan) -> PreparedScan:
+        return volume if isinstance(volume, PreparedScan) else self.scan(volume)
 
     def _predict(
         self,
@@ -308,11 +309,14 @@ class Predictor:
         if not on_the_grid:
             self.check_plausible(volume, name)
         scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
-        if check and (found := self._unusual(scan)):
+        if check and (found := self.unusual(scan)):
             warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=3)
-        return self._stream(volume, scan, progress)
+        prediction = self.run_windows(volume, scan, progress)
+        self.finish(prediction)
+        return prediction
 
-    def _stream(self, volume: Volume, scan: PreparedScan, progress: Progress | None) -> Prediction:
+    def run_windows(self, volume: Volume, scan: PreparedScan, progress: Progress | None = None) -> Prediction:
+        """Return what the network says of a volume that `scan` has prepared, without the work of `finish`."""
         sliding = self.sliding(progress)
         axis = sliding.axis(scan.shape)
         restorer = Restorer(
@@ -333,10 +337,12 @@ class Predictor:
             for part in sliding.stream(planes, scan.shape, scan.channels):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
-        prediction = restorer.prediction
+        return restorer.prediction
+
+    def finish(self, prediction: Prediction) -> None:
+        """Change the mask as this predictor was asked to: keep the largest components. It needs no network."""
         if self.largest_component:
             keep_largest(prediction.mask.data, self.card.regions)
-        return prediction
 
     def _windows(self) -> Windows:
         if self.card.window is not None:

@@ -16,7 +16,7 @@ import threading
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from fheat.io.dicom_series import SeriesFacts, checked_series
 from fheat.system.errors import BadInput
 
 MOST_IDLE: Final = 2
-"""Number of reading processes that wait for the next file; each holds about 60 MB."""
+"""Number of reading processes that wait for the next file, outside of `many_readers`; each holds about 60 MB."""
 TIMEOUT: Final = 120.0
 """Time to read one file, in seconds, without the time that its bytes take."""
 SLOWEST: Final = 4 * 2**20
@@ -78,10 +78,23 @@ def read_confined(
     try:
         return reader.read(kind, path, limit, files, series=series)
     finally:
-        if len(idle) < MOST_IDLE:
+        if len(idle) < max(MOST_IDLE, *_WANTED):
             idle.append(reader)
         else:
             reader.close()
+
+
+@contextlib.contextmanager
+def many_readers(threads: int) -> Iterator[None]:
+    """Keep a reading process for each of so many threads while the body runs; to start one takes half a second."""
+    _WANTED.append(threads)
+    try:
+        yield
+    finally:
+        _WANTED.remove(threads)
+        idle = _IDLE[os.getpid()]
+        while len(idle) > max(MOST_IDLE, *_WANTED):
+            idle.pop().close()
 
 
 def start_reader() -> None:
@@ -289,6 +302,8 @@ def _one_line(text: Any) -> str:
 
 _IDLE: Final[defaultdict[int, list[ConfinedReader]]] = defaultdict(list)
 """Idle readers by process id, because a forked process must not use the readers of its parent."""
+_WANTED: Final[list[int]] = [0]
+"""How many of them the bodies of `many_readers` that run now want to keep."""
 
 
 @atexit.register

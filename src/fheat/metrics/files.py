@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.io import read_volume
+from fheat.io.confined import many_readers
 from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
 from fheat.metrics.grids import on_one_grid
@@ -125,14 +126,15 @@ def _for_each(
         except MemoryError:
             return f"{pair.reference}: does not fit into memory; use fewer workers"
 
-    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
-    try:
-        results = []
-        for result in pool.map(attempt, pairs):
-            results.append(result)
-            progress(len(results), len(pairs))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
+    threads = min(workers or os.cpu_count() or 1, len(pairs) or 1)
+    pool, results = ThreadPoolExecutor(threads), []
+    with many_readers(threads):
+        try:
+            for result in pool.map(attempt, pairs):
+                results.append(result)
+                progress(len(results), len(pairs))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
     by_case = {pair.case: result for pair, result in zip(pairs, results, strict=True)}
     refused.update({case: result for case, result in by_case.items() if isinstance(result, str)})
     return {case: result for case, result in by_case.items() if not isinstance(result, str)}

@@ -23,6 +23,7 @@ from fheat.data.plausible import Allowance, check_not_constant, check_plausible
 from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
+from fheat.io.confined import many_readers
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
@@ -31,8 +32,8 @@ from fheat.training.settings import DataSettings
 Role = Literal["labelled", "unlabelled", "validation"]
 COMPARED_VOXELS = 2**14
 """Number of voxels of a scan, evenly spaced, by which copies are recognised."""
-MOST_READERS = 8
-"""Largest number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
+READERS = min(8, os.cpu_count() or 1)
+"""Number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
 
 
 class ValidationScan(NamedTuple):
@@ -116,7 +117,7 @@ def load_scans(
             return ready[index]
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
-    with ThreadPoolExecutor(min(MOST_READERS, os.cpu_count() or 1), thread_name_prefix="reading") as readers:
+    with many_readers(READERS), ThreadPoolExecutor(READERS, thread_name_prefix="reading") as readers:
         for scan in readers.map(read, range(1, len(roles))):
             ready.append(scan)
             progress(len(ready), len(roles))

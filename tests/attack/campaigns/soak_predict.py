@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from fheat import Predictor
-from fheat.inference.folder import FolderWatcher
 from fheat.inference.memory import resident_bytes
 from fheat.inference.record import SegmentedScan
+from fheat.inference.stages import FolderWatcher
 from tests.attack.campaigns.common import options, report
 from tests.attack.campaigns.predicting import make_model, make_scans
 
