@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from fheat import BadInput, Card, Predictor, load, retire
+from fheat import BadInput, Card, Predictor, instrument, load, retire, save
 from fheat.cli.main import main
 from fheat.data.orientation import reorient
 from fheat.export.bundle import _after, _before, described_network, make_bundle
 from fheat.export.recipe import recipe_of
 from fheat.export.write import export_model
 from fheat.io import Volume, read_volume, write_nifti
+from fheat.ops.gates import gates_of
 from tests.miniature import declare
 
 SCHEMA = Path(__file__).with_name("bundle_schema.json")
@@ -55,6 +56,31 @@ def test_the_network_of_a_bundle_is_the_network(bundle, models):
     x = torch.randn(2, 1, 32, 48, 32)
     weights = torch.load(io.BytesIO(files["models/model.pt"]), weights_only=True)
     assert torch.equal(described_network(files, weights)(x), load(models["open"])(x))
+
+
+@torch.no_grad()
+def test_gates_that_were_put_into_a_network_are_described(models, tmp_path):
+    """MONAI's own parser builds the network with those of them that are open."""
+    from monai.bundle import ConfigParser
+
+    model = instrument(load(models["open"]), ["stem", "dec1.project"], initial_strength=0.5)
+    gates_of(model)["stem"].set_strength(0.0)
+    export_model(save(model, tmp_path / "model"), "bundle", tmp_path / "bundle")
+    parser = ConfigParser()
+    parser.read_config(tmp_path / "bundle" / "configs" / "inference.json")
+    assert parser["network_def"]["sites"] == ["dec1.project"]
+    network = parser.get_parsed_content("network_def").eval()
+    network.load_state_dict(torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True))
+    x = torch.randn(1, 1, 32, 48, 32)
+    assert torch.equal(network(x), model(x))
+    assert not torch.equal(network(x), load(models["open"])(x))
+
+
+def test_gates_that_were_put_in_in_different_ways_are_not_described_as_one(models, tmp_path):
+    model = instrument(load(models["open"]), "stem", initial_strength=0.5)
+    model = instrument(model, "dec1.project", initial_strength=0.5, alpha=0.7)
+    with pytest.raises(BadInput, match="describes gates that were put in in one way"):
+        export_model(save(model, tmp_path / "model"), "bundle", tmp_path / "bundle")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fheat import create_model
+from fheat import create_model, instrument
 from fheat.data.store import VolumeStore, pack_all
 from fheat.data.stream import HostStore
 from fheat.methods.base import Task
@@ -26,7 +26,17 @@ PATCH = (48, 48, 32)
 METHODS = ("cse", "supervised", "mean_teacher", "ua_mt", "bcp", "cps", "fixmatch", "caml", "mlrp", "sassnet", "ss_net")
 
 
-def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, method="cse", average=None, **options):
+def build(
+    iterations,
+    precision=torch.float32,
+    kind=VolumeStore,
+    levels=None,
+    method="cse",
+    average=None,
+    name="fheat_seg",
+    sites=(),
+    **options,
+):
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(60, 56, 40)).astype(np.float32) for _ in range(6)]
@@ -36,7 +46,8 @@ def build(iterations, precision=torch.float32, kind=VolumeStore, levels=None, me
     store = kind(pack_all(images, labels, PATCH), "cuda")
 
     def network():
-        return create_model("fheat_seg", patch_size=PATCH, **options).cuda().train()
+        built = create_model(name, patch_size=PATCH, **options)
+        return (instrument(built, sites, initial_strength=0.03) if sites else built).cuda().train()
 
     model = network()
     rule = method_class(method)
@@ -62,6 +73,41 @@ def test_the_captured_iteration_is_the_plain_one(monkeypatch, method):
     assert torch.isfinite(captured).all()
     assert torch.allclose(captured[:6], plain[:6], rtol=2e-2, atol=2e-3)
     assert torch.allclose(captured[:1], plain[:1], rtol=1e-4, atol=1e-5)
+
+
+INSTRUMENTED = {
+    "segresnet": (("body.down_layers.*", "body.up_layers.*"), {"init_filters": 8}),
+    "unet": (("body.0", "body.**.submodule.0", "body.**.submodule.2"), {"channels": (8, 8, 16, 16, 16)}),
+    "swin_unetr": (("body.swinViT.layers*.0", "body.decoder*"), {"feature_size": 12}),
+    "segformer3d": (("enc?", "dec?"), {}),
+}
+"""Sites of gates in networks that have none of their own, and options that make these small."""
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", INSTRUMENTED)
+def test_gates_that_were_put_in_close_and_leave_the_captured_iteration(monkeypatch, name, precision):
+    sites, options = INSTRUMENTED[name]
+
+    def trained(eager, look):
+        monkeypatch.setattr(training_step, "EAGER_ITERATIONS", eager)
+        monkeypatch.setattr(training_step, "ITERATIONS_BETWEEN_GATE_CHECKS", look)
+        step = build(16, precision, name=name, sites=sites, **options)
+        for site in list(step.gates)[:3]:
+            step.gates[site].set_strength(0.0)
+        return step, losses(step, 16)
+
+    left, captured = trained(3, 4)
+    assert all(gate.asleep for gate in list(left.gates.values())[:3])
+    assert left._graph is not None
+    assert torch.isfinite(captured).all()
+    kept, plain = trained(99, 1000)
+    assert not any(gate.asleep for gate in kept.gates.values())
+    assert torch.allclose(captured[:1], plain[:1], rtol=1e-2, atol=1e-3)
+    if precision == torch.float32:
+        assert torch.allclose(captured[:4], plain[:4], rtol=2e-2, atol=2e-3)
+    closed = [left.columns.index(f"D.{site}") for site in list(left.gates)[:3]]
+    assert (captured[:, closed] == 0).all()
 
 
 @pytest.mark.parametrize("options", [{"gates": "final_only"}, {"gates": "closed"}, {"alpha": 0.6}])

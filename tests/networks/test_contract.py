@@ -19,6 +19,7 @@ REFERENCE = Path(__file__).with_name("reference.json")
 PATCH = (48, 32, 32)
 NARROW = {
     "segresnet": {"init_filters": 8},
+    "unet": {"channels": (4, 8, 16, 16, 16)},
     "dynunet": {"filters": (4, 8, 16, 16, 16)},
     "swin_unetr": {"feature_size": 12},
 }

@@ -17,6 +17,7 @@ LA, CUBE = (112, 112, 80), (96, 96, 96)
 # network -> parameters, G multiply-adds of one patch on 112x112x80 and on 96x96x96
 SIZES = {
     "segresnet": (4_700_914, "70.07", "61.78"),
+    "unet": (4_806_481, "5.857", "5.164"),
     "dynunet": (16_543_650, "226.99", "200.12"),
     "swin_unetr": (62_186_708, "571.43", "319.38"),
     "mednext": (5_550_914, "61.86", "54.50"),
@@ -51,6 +52,7 @@ def test_mednext_variants():
     ("name", "options"),
     [
         ("segresnet", {"init_filters": 8}),
+        ("unet", {"channels": (8, 16, 16, 16, 16)}),
         ("dynunet", {"filters": (8, 16, 16, 16, 16)}),
         ("swin_unetr", {"feature_size": 12}),
         ("mednext", {}),
@@ -64,6 +66,10 @@ def test_counter_is_fvcore(name, options):
 
 ORIGINALS = {
     "segresnet": ({"init_filters": 8}, lambda: nets.SegResNet(init_filters=8)),
+    "unet": (
+        {"channels": (4, 8, 8, 16, 16)},
+        lambda: nets.UNet(3, 1, 2, (4, 8, 8, 16, 16), (2, 2, 2, 2), num_res_units=2),
+    ),
     "dynunet": (
         {"filters": (4, 8, 8, 16, 16)},
         lambda: nets.DynUNet(3, 1, 2, [3] * 5, [1, 2, 2, 2, 2], [2] * 4, filters=[4, 8, 8, 16, 16]),
@@ -92,6 +98,17 @@ def test_padding_is_cropped_again():
     with torch.no_grad():
         whole = model(torch.nn.functional.pad(x, (0, 0, 0, 6, 0, 3)))
         assert torch.allclose(model(x), whole[:, :, :37, :34], atol=1e-6)
+
+
+def test_the_features_of_the_unet_are_those_of_half_the_grid():
+    """Its last stage is the head: what enters it is cropped to the half of the grid, rounded up, that the input has."""
+    model = create_model("unet", channels=(4, 8, 8, 8, 8)).eval()
+    with torch.no_grad():
+        features = model.forward_features(torch.randn(1, 1, 33, 48, 34))
+        assert torch.equal(features.logits, model.head(features.penultimate)[:, :, :33])
+    assert features.logits.shape == (1, 2, 33, 48, 34)
+    assert features.penultimate.shape == (1, 8, 17, 24, 17)
+    assert features.attention.shape == (1, 1, 17, 24, 17)
 
 
 def test_swin_pads_the_patch_of_la(monkeypatch):
@@ -123,6 +140,8 @@ def test_a_folder_holds_each_weight_once(tmp_path):
     ("name", "options", "says"),
     [
         ("segresnet", {"init_filters": 12}, "init_filters=12"),
+        ("unet", {"channels": (4, 8)}, "give 5 whole numbers"),
+        ("unet", {"units": -1}, "at least 0"),
         ("dynunet", {"filters": (4, 8)}, "give 5 whole numbers"),
         ("swin_unetr", {"feature_size": 16}, "multiple of 12"),
         ("mednext", {"variant": "XL"}, "use S, B, M or L"),

@@ -15,6 +15,7 @@ STAGES = {
     "light_unetr": ("enc2", 48, {}),
     "light_unetr_l": ("enc4", 150, {}),
     "segresnet": ("body.down_layers.3", 64, {"init_filters": 8}),
+    "unet": ("body.1.submodule.1.submodule.0", 16, {"channels": (4, 8, 16, 32, 64)}),
     "dynunet": (DEEP, 32, {"filters": (8, 16, 24, 32, 40)}),
     "swin_unetr": ("body.swinViT.layers2.0", 48, {"feature_size": 12}),
     "mednext": ("body.enc_stages.3", 256, {}),

@@ -39,14 +39,14 @@ def train(*words):
 
 def train_precisely(*words):
     """Train in double precision, without validation."""
-    create, crop, norm = prepare.create_model, VolumeStore.crop, torch.nn.utils.get_total_norm
+    build, crop, norm = prepare.build_network, VolumeStore.crop, torch.nn.utils.get_total_norm
     single = torch.Tensor.float
 
     def precise_crop(*arguments):
         images, labels = crop(*arguments)
         return images.double(), labels
 
-    prepare.create_model = lambda *arguments, **options: create(*arguments, **options).double()
+    prepare.build_network = lambda *arguments: build(*arguments).double()
     validation.validate = lambda *arguments, **options: {"none": 0.0}
     VolumeStore.crop = precise_crop
     torch.Tensor.float = lambda self: self if self.dtype == torch.float64 else single(self)

@@ -83,13 +83,13 @@ OPTIONS = {
     "cse": {},
     "supervised": {},
     "bcp": {},
-    "cps": {},
+    "cps": {"network.instrument": ["stem", "*.project"]},
     "fixmatch": {},
     "mlrp": {},
     "sassnet": {"method.ramp": 5, "method.adversarial": 0.5, "method.discriminator_width": 2},
     "ss_net": {"method.ramp": 5, "method.separation": 1.0},
 }
-"""Methods, with options that let all of their terms count in twenty iterations."""
+"""Methods, with options that let all of their terms count in twenty iterations; one has gates that are put in."""
 LEARNED = {"sassnet": "distance", "ss_net": "smoothness", "bcp": None}
 """The loss that falls in these iterations, where the total gains other terms by a ramp; none where stages differ."""
 

@@ -10,6 +10,7 @@ from pages import (
     analyses,
     demo,
     evidence,
+    gates,
     methods,
     models,
     networks,
@@ -23,8 +24,8 @@ from pages import (
 )
 
 SUBJECTS = (
-    *(analyses, demo, evidence, methods, models, networks, recipe, reproduced, simulation, study, timing, training),
-    trust,
+    *(analyses, demo, evidence, gates, methods, models, networks, recipe, reproduced, simulation, study, timing),
+    *(training, trust),
 )
 TEXTS: dict[str, Callable[..., str]] = {
     name: function

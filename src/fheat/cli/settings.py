@@ -109,7 +109,7 @@ def _method_fields(name: str) -> Iterable[str]:
 
 
 def _network_fields(name: str) -> Iterable[str]:
-    return ["name", "start", *(model_options(name) if name in list_models() else ())]
+    return [*NetworkSettings.model_fields, *(model_options(name) if name in list_models() else ())]
 
 
 def _words(kinds: dict[str, type[BaseModel]]) -> dict[frozenset[str], tuple[str, str]]:

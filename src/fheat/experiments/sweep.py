@@ -127,7 +127,7 @@ def labels(names: Iterable[str]) -> dict[str, str]:
 def word(value: Any) -> str:
     """Return a value as part of a file name: `none`, `0.01`, `32x32x32`."""
     if isinstance(value, list | tuple):
-        return "x".join(map(word, value))
+        return "x".join(map(word, value)) or "none"
     text = {"None": "none", "True": "yes", "False": "no"}.get(str(value), str(value))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 

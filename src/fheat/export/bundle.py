@@ -10,12 +10,14 @@ from io import BytesIO
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fheat import create_model, instrument
 from fheat.export.recipe import KEY, Recipe
 from fheat.inference.compilers import Forward
 from fheat.inference.predictor import Predictor
-from fheat.networks.registry import create_model
+from fheat.models.placed import placed_gates
+from fheat.ops.gates import gates_of
 from fheat.system.machine import installed_version
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -41,7 +43,7 @@ def make_bundle(predictor: Predictor, recipe: Recipe) -> dict[str, bytes]:
     return {
         "LICENSE": licence.encode(),
         "configs/metadata.json": _json(_metadata(recipe)),
-        "configs/inference.json": _json(_inference(recipe)),
+        "configs/inference.json": _json(_inference(recipe, _network_def(predictor.network, recipe))),
         "models/model.pt": weights.getvalue(),
         "docs/README.md": _readme(recipe).encode(),
     }
@@ -52,10 +54,44 @@ def described_network(files: Mapping[str, bytes], weights: Mapping[str, Tensor])
 
     The pickle of a bundle is not opened, not even one of our own.
     """
-    definition = json.loads(files["configs/inference.json"])["network_def"]
-    network = create_model(**{name: value for name, value in definition.items() if name != "_target_"})
+    network = _built(json.loads(files["configs/inference.json"])["network_def"])
     network.load_state_dict(weights)
     return network.eval()
+
+
+def _built(definition: Mapping[str, Any]) -> nn.Module:
+    """Return the network of a definition that `_network_def` made."""
+    arguments = {name: value for name, value in definition.items() if name != "_target_"}
+    if "model" not in arguments:
+        return create_model(**arguments)
+    return instrument(_built(arguments.pop("model")), **arguments)
+
+
+def _network_def(network: nn.Module, recipe: Recipe) -> dict[str, Any]:
+    """Return what builds the network without its retired gates, in MONAI's words: `fheat.create_model`, and around it
+    `fheat.instrument` where gates that were put into the network are open.
+
+    Raises `ValueError` where these gates differ in more than their places, which one call cannot describe.
+    """
+    gates, described = gates_of(network), recipe.network
+    own = [site for site, gate in gates.items() if not placed_gates([gate])]
+    options = {"gates": [site for site in own if not gates[site].retired] or "closed"} if own else {}
+    definition = {
+        "_target_": "fheat.create_model",
+        "name": described.name,
+        "in_channels": described.in_channels,
+        "out_channels": described.out_channels,
+        "patch_size": list(described.patch_size),
+        **described.options,
+        **options,
+    }
+    placed = placed_gates(gate for gate in gates.values() if not gate.retired)
+    if not placed:
+        return definition
+    ways = [one.model_dump(mode="json", exclude={"site", "child", "options"}) | one.options for one in placed]
+    if any(way != ways[0] for way in ways):
+        raise ValueError("a bundle describes gates that were put in in one way, and those of this network differ")
+    return {"_target_": "fheat.instrument", "model": definition, "sites": [one.site for one in placed], **ways[0]}
 
 
 def _metadata(recipe: Recipe) -> dict[str, Any]:
@@ -103,11 +139,8 @@ def _metadata(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _inference(recipe: Recipe) -> dict[str, Any]:
+def _inference(recipe: Recipe, network_def: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration that `python -m monai.bundle run` runs; it needs fheat for the network alone."""
-    options = dict(recipe.network.options)
-    if recipe.gates.open or recipe.gates.retired:
-        options["gates"] = list(recipe.gates.open) or "closed"
     window = recipe.window
     overlap = [max(0.0, 1 - (step + 0.5) / size) for size, step in zip(window.size, window.stride, strict=True)]
     probabilities = "softmax(1)" if window.activation == "softmax" else "sigmoid()"
@@ -117,14 +150,7 @@ def _inference(recipe: Recipe) -> dict[str, Any]:
         "dataset_dir": "$@bundle_root + '/scans'",
         "output_dir": "$@bundle_root + '/masks'",
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
-        "network_def": {
-            "_target_": "fheat.create_model",
-            "name": recipe.network.name,
-            "in_channels": recipe.network.in_channels,
-            "out_channels": recipe.network.out_channels,
-            "patch_size": list(recipe.network.patch_size),
-            **options,
-        },
+        "network_def": network_def,
         "network": "$@network_def.to(@device).eval()",
         "weights": "$torch.load(@bundle_root + '/models/model.pt', map_location=@device, weights_only=True)",
         "dataset": "$[{'image': path} for path in sorted(glob.glob(@dataset_dir + '/*.nii*'))]",

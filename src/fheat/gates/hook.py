@@ -10,13 +10,14 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fheat.ops.heat import FractionalHeat
 
+Network = TypeVar("Network", bound=nn.Module)
 AxisOrder = Literal["channels_first", "channels_last", "tokens", "tokens_first"]
 """Order of the axes of an output: (N, C, *grid), (N, *grid, C), (N, T, C) or (T, N, C); N may be missing."""
 AXIS_ORDERS = get_args(AxisOrder)
@@ -221,6 +222,25 @@ def placed_by(gate: FractionalHeat) -> GateHook | None:
     """Return the hook with which a gate was attached, also where it was detached later; None for any other gate."""
     hook: GateHook | None = vars(gate).get(_PLACED_BY)
     return hook
+
+
+def with_gates_of(network: Network, other: nn.Module) -> Network:
+    """Place in a network, in place, new gates where `other`, a network of its kind, has had gates placed; return it.
+
+    Gates that were retired in `other` are placed too: with a network that was just built, the result is `other` as it
+    was before training, its gates open.
+    """
+    for gate in other.modules():
+        hook = placed_by(gate) if isinstance(gate, FractionalHeat) else None
+        if hook is not None:
+            place(network, hook)
+    return network
+
+
+def place(model: nn.Module, hook: GateHook) -> None:
+    """Attach a new gate to the module that the hook names, in place."""
+    module = model.get_submodule(hook.site)
+    attach(module, new_gate(hook).train(module.training), hook)
 
 
 def gate_hooks(module: nn.Module) -> dict[int, GateHook]:

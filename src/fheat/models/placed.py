@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fheat.gates.hook import GateHook, attach, new_gate, placed_by
+from fheat.gates.hook import GateHook, place, placed_by
 from fheat.models.card import PlacedGate
 from fheat.ops.heat import FractionalHeat
 from fheat.system.errors import BadInput
@@ -29,8 +29,7 @@ def place_gates(model: nn.Module, placed: Iterable[PlacedGate], path: Path) -> N
     for one in placed:
         hook = GateHook(**dict(one))
         try:
-            module = model.get_submodule(hook.site)
-            attach(module, new_gate(hook).train(module.training), hook)
+            place(model, hook)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             reason = str(error).split("\n")[0]
             where = f"field instrumented: no gate can be placed at {hook.site[:80]!r} ({reason})"

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fheat.gates.hook import placed_by
 from fheat.models.folder import WEIGHTS, load, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
@@ -61,9 +62,11 @@ def start_folder(name: str) -> Path:
 
 
 def network_of_start(name: str) -> dict[str, Any]:
-    """Return the name and the options of the network of a model, as the settings of a run have them."""
-    network = read_manifest(start_folder(name)).network
-    return {"name": network.name, **network.options}
+    """Return the network of a model as the settings of a run have it: its name, its options, and the modules behind
+    which gates were put."""
+    manifest = read_manifest(start_folder(name))
+    placed = {"instrument": [gate.site for gate in manifest.instrumented]} if manifest.instrumented else {}
+    return {"name": manifest.network.name, **manifest.network.options, **placed}
 
 
 def start_from(network: nn.Module, name: str) -> Start:
@@ -92,6 +95,7 @@ def take_over(network: nn.Module, model: nn.Module) -> tuple[list[str], dict[str
     own, stored = network.state_dict(), model.state_dict()
     fresh, changed = _take_over_gates(network, model)
     of_gates = {f"{path}.{name}" for path, pair in _gates(network, model) for gate in pair for name in gate._parameters}
+    of_gates |= set(fresh)
     for name in [*own, *stored]:
         if (name in own) != (name in stored) and name not in of_gates:
             lacking = "the model" if name in own else "the network of the run"
@@ -144,11 +148,15 @@ def _interpolated(new: Tensor, old: Tensor) -> bool:
 def _take_over_gates(network: nn.Module, model: nn.Module) -> tuple[list[str], dict[str, str]]:
     """Set the gates whose parameters only one of both has; return fresh parameters, and gates with what was done.
 
-    A gate that was retired stays closed. A constant strength is taken over by a gate whose strength is constant too.
+    A gate that was retired stays closed. A constant strength is taken over by a gate whose strength is constant too. A
+    gate that was put into the network and that the model does not have begins as it is.
     """
-    fresh: list[str] = []
     changed: dict[str, str] = {}
-    for path, (gate, trained) in _gates(network, model):
+    both = _gates(network, model)
+    fresh = _put_in_anew(network, {path for path, _ in both})
+    for path, (gate, trained) in both:
+        if placed_by(gate) != placed_by(trained):
+            raise ValueError(f"does not fit {spec_of(network).name}: its gate at {path} sees other axes, or is another")
         if trained.retired and not gate.retired:
             with suppress(ValueError):  # a strength that is never 0 begins afresh
                 gate.set_strength(0.0)
@@ -158,6 +166,13 @@ def _take_over_gates(network: nn.Module, model: nn.Module) -> tuple[list[str], d
             gate.set_strength(trained.strength.item())
         fresh += [f"{path}.{name}" for name, _ in gate.named_parameters() if getattr(trained, name) is None]
     return fresh, changed
+
+
+def _put_in_anew(network: nn.Module, known: set[str]) -> list[str]:
+    """Return the names of the parameters of gates that were put into a network, at other paths than these."""
+    gates = {path: gate for path, gate in network.named_modules() if isinstance(gate, FractionalHeat)}
+    new = {path: gate for path, gate in gates.items() if placed_by(gate) is not None and path not in known}
+    return [f"{path}.{name}" for path, gate in new.items() for name, _ in gate.named_parameters()]
 
 
 def _gates(network: nn.Module, model: nn.Module) -> list[tuple[str, tuple[FractionalHeat, FractionalHeat]]]:

@@ -22,7 +22,7 @@ def monai_network(name: str, **options: Any) -> Any:
 
 
 STAGES = 5
-"""Number of stages of `DynUNet`."""
+"""Number of stages of `DynUNet` and of `UNet`."""
 
 
 class DynUNet(PaddedNetwork):
@@ -43,8 +43,7 @@ class DynUNet(PaddedNetwork):
         patch_size: Sequence[int] = (112, 112, 80),
         filters: Sequence[int] = (32, 64, 128, 256, 320),
     ) -> None:
-        if len(filters) != STAGES or not all(isinstance(width, int) and width > 0 for width in filters):
-            raise ValueError(f"filters={filters!r} is not usable: give {STAGES} whole numbers")
+        _check_widths("filters", filters)
         body = monai_network(
             "DynUNet",
             spatial_dims=3,
@@ -60,6 +59,50 @@ class DynUNet(PaddedNetwork):
         head = body.output_block
         del body.output_block
         super().__init__(in_channels, out_channels, patch_size, body.skip_layers, head)
+
+
+class UNet(PaddedNetwork):
+    """MONAI's `UNet`, see `PaddedNetwork`: five stages of residual units, the first of which halves the grid already,
+    skips that are concatenated, instance norm and PReLU.
+
+    Its last stage goes from half of the grid straight to the classes, without a 1x1x1 convolution behind it, and is the
+    head here. So the features are what enters that stage: its skip and the stage below, on half of the grid.
+
+    Args:
+        channels: number of channels of each of the five stages.
+        units: number of convolutions in each residual unit of the encoder; 0 leaves plain convolutions.
+    """
+
+    multiple = 16
+    coarser = 2
+
+    def __init__(
+        self,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 2,
+        patch_size: Sequence[int] = (112, 112, 80),
+        channels: Sequence[int] = (16, 32, 64, 128, 256),
+        units: int = 2,
+    ) -> None:
+        _check_widths("channels", channels)
+        if not isinstance(units, int) or units < 0:
+            raise ValueError(f"units={units!r} is not usable: give a whole number of at least 0")
+        whole = monai_network(
+            "UNet",
+            spatial_dims=3,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            channels=list(channels),
+            strides=[2] * (STAGES - 1),
+            num_res_units=units,
+        ).model
+        super().__init__(in_channels, out_channels, patch_size, whole[:2], whole[2])
+
+
+def _check_widths(name: str, widths: Sequence[int]) -> None:
+    if len(widths) != STAGES or not all(isinstance(width, int) and width > 0 for width in widths):
+        raise ValueError(f"{name}={widths!r} is not usable: give {STAGES} whole numbers")
 
 
 VARIANTS = {"S": (2, 2, 2, 2, 2), "B": (2, 3, 4, 4, 4), "M": (2, 3, 4, 4, 4), "L": (3, 4, 8, 8, 8)}

@@ -10,15 +10,17 @@ from fheat.nn.layers import crop_to, pad_to_multiple
 
 
 class PaddedNetwork(SegmentationNetwork):
-    """A network split into `body` and `head`, its last 1x1x1 convolution.
+    """A network split into `body` and `head`, its last 1x1x1 convolution or, where it has none, its last stage.
 
     A grid that is not a multiple of `multiple` is padded with zeros at its ends, and the features are cropped again,
     before the head. These networks have no attention map of their own: `forward_features` returns mean_c |features_c|,
-    detached, on the full grid; `forward` does not compute it.
+    detached, on the grid of the features; `forward` does not compute it.
     """
 
     multiple: ClassVar[int]
     """Number of which every axis of the body's input is a multiple."""
+    coarser: ClassVar[int] = 1
+    """How many voxels of the input the features have one for along each axis; the head makes up for it."""
 
     def __init__(
         self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module
@@ -28,15 +30,18 @@ class PaddedNetwork(SegmentationNetwork):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_channels, X, Y, Z) to logits (N, out_channels, X, Y, Z)."""
-        logits: Tensor = self.head(self._features(x))
-        return logits
+        return self._logits(self._features(x), x)
 
     def forward_features(self, x: Tensor) -> Features:
         """Return logits, the mean magnitude of the features in place of an attention map, and the features."""
         features = self._features(x)
-        return Features(self.head(features), features.detach().abs().mean(dim=1, keepdim=True), features)
+        attention = features.detach().abs().mean(dim=1, keepdim=True)
+        return Features(self._logits(features, x), attention, features)
 
     def _features(self, x: Tensor) -> Tensor:
         self._check_input(x)
-        grid = x.shape[2:]
+        grid = [-(-length // self.coarser) for length in x.shape[2:]]
         return crop_to(self.body(pad_to_multiple(x, self.multiple)), grid)
+
+    def _logits(self, features: Tensor, x: Tensor) -> Tensor:
+        return crop_to(self.head(features), x.shape[2:])

@@ -25,6 +25,7 @@ _NETWORKS: dict[str, str | Callable[..., nn.Module]] = {
     "light_unetr": "light_unetr:LightUNETR",
     "light_unetr_l": "light_unetr_l:LightUNETRL",
     "segresnet": "monai_peers:SegResNet",
+    "unet": "monai_peers:UNet",
     "dynunet": "monai_peers:DynUNet",
     "swin_unetr": "monai_peers:SwinUNETR",
     "mednext": "monai_peers:MedNeXt",

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from fheat import __version__
 from fheat.figures.page import PageSection, page, paragraph, row, table
 from fheat.figures.picture import save_figures
 from fheat.figures.plots import Mark
 from fheat.gates.cost import Cost, cost, giga
+from fheat.gates.hook import with_gates_of
 from fheat.gates.retire import retire
 from fheat.gates.table import Allocation, GateRow, allocation
 from fheat.networks.registry import spec_of
@@ -75,7 +78,7 @@ def write_report(
     marks = perturbation_marks(history.settings.research)
     saved = network_of(history, str(history.folder), network)
     gates = allocation(saved.model) if saved is not None else _logged_gates(history)
-    costs = None if saved is None else (cost(spec_of(saved.model).build()), cost(retire(saved.model)))
+    costs = None if saved is None else _costs(saved.model)
     sections = [
         *(() if opening is None else opening.sections),
         allocation_section(history, gates, _source(history, saved)),
@@ -94,6 +97,11 @@ def write_report(
     if figures is not None:
         save_figures(content, Path(figures))
     return target
+
+
+def _costs(model: nn.Module) -> tuple[Cost, Cost]:
+    """Return the cost of a network before training, all gates open, and with its closed gates retired."""
+    return cost(with_gates_of(spec_of(model).build(), model)), cost(retire(model))
 
 
 def _title(history: RunHistory) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from fheat.gates.cost import cost
+from fheat.gates.hook import with_gates_of
 from fheat.gates.table import allocation
 from fheat.models.folder import load, read_manifest
 from fheat.models.zoo import MANIFEST, find_folder, zoo_folder, zoo_names
@@ -70,7 +71,7 @@ def describe_allocation(folder: Path, arguments: dict[str, Any], progress: Progr
         }
         for row in allocation(model)
     ]
-    now, before = cost(model), cost(spec_of(model).build())
+    now, before = cost(model), cost(with_gates_of(spec_of(model).build(), model))
     counted = {name: {"macs": one.macs, "transform": one.transform} for name, one in _pairs(before, now)}
     return {"gates": gates, "cost": counted | {"counter": now.counter, "shape": now.shape}}
 

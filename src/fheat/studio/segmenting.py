@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fheat.data.appearance import unusual_text
 from fheat.data.classes import millilitres
+from fheat.gates.hook import with_gates_of
 from fheat.gates.retire import retire
 from fheat.inference.memory import machine_bytes
 from fheat.inference.predictor import Predictor, usable_device
@@ -139,7 +140,7 @@ def _window(predictor: Predictor, scan: Volume) -> Tensor:
 
 def _with_transforms(model: nn.Module) -> nn.Module:
     """Return the network as it was before gates were retired: closed gates, whose transforms run all the same."""
-    network = spec_of(model).build()
+    network = with_gates_of(spec_of(model).build(), model)
     network.load_state_dict(model.float().state_dict(), strict=False)
     for site, gate in gates_of(network).items():
         if gates_of(model)[site].closed and not gate.closed:

@@ -8,6 +8,7 @@ import torch
 from fheat.data.fingerprint import Fingerprint
 from fheat.data.preprocessing import NOT_RESAMPLED
 from fheat.data.store import VolumeStore
+from fheat.gates.hook import placed_by
 from fheat.system.text import aligned, counted, grid_name, printable
 from fheat.training.estimate import DEVICES, activation_bytes, shown, speeds, step_bytes, stored_speed
 from fheat.training.prepare import Prepared
@@ -31,6 +32,8 @@ class RunPlan:
     crops: dict[str, int]
     """Number of crops of an iteration: labelled, unlabelled."""
     parameters: int
+    gates: tuple[str, ...]
+    """Sites of the gates that are put into the network, beside those that it is built with."""
     stride: tuple[int, ...]
     device: str
     scan_bytes: int
@@ -63,6 +66,7 @@ class RunPlan:
             "crops": self.crops,
             "network": settings.network.name,
             "parameters": self.parameters,
+            "instrumented": list(self.gates),
             "method": settings.method.name,
             "iterations": settings.schedule.iterations,
             "learning_rate": settings.optimiser.learning_rate,
@@ -101,6 +105,7 @@ class RunPlan:
             ),
             ("intensities", self._intensities()),
             ("network", f"{settings.network.name}, {counted(self.parameters, 'parameter')}; {settings.method.name}"),
+            *([("gates", f"{len(self.gates)} put in: {', '.join(self.gates)}")] if self.gates else []),
             ("batch", " and ".join(f"{count} {kind}" for kind, count in self.crops.items() if count) + " crops"),
             ("length", f"{settings.schedule.iterations:,} iterations, rate {settings.optimiser.learning_rate:g}"),
             ("validation", self._validation()),
@@ -133,7 +138,8 @@ class RunPlan:
     def _time(self) -> str:
         if self.minutes is None:
             return f"not known: nobody has timed {self.settings.network.name}"
-        return f"about {shown(self.minutes)} on {self.timed_on}, without reading and validation"
+        beside = "reading, validation and the gates that are put in" if self.gates else "reading and validation"
+        return f"about {shown(self.minutes)} on {self.timed_on}, without {beside}"
 
 
 def plan_run(prepared: Prepared) -> RunPlan:
@@ -158,6 +164,7 @@ def plan_run(prepared: Prepared) -> RunPlan:
         resampled=sum(grid.steps(spacing) != NOT_RESAMPLED for spacing in scans.fingerprint.spacings),
         crops={"labelled": step.method.labelled, "unlabelled": step.method.unlabelled},
         parameters=sum(parameter.numel() for parameter in step.model.parameters()),
+        gates=tuple(site for site, gate in step.gates.items() if placed_by(gate) is not None),
         stride=prepared.windows.stride,
         device=str(device),
         scan_bytes=store.voxels.nbytes + store.labels.nbytes if isinstance(store, VolumeStore) else 0,

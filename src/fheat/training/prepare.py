@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from fheat.data.case import Dataset
 from fheat.data.classes import Classes, classes_of, has_regions
 from fheat.data.preprocessing import Preprocessing
 from fheat.data.stream import place
+from fheat.gates.instrument import instrument
 from fheat.inference.windows import Windows
 from fheat.methods.base import Method
 from fheat.methods.registry import method_class
@@ -22,7 +24,7 @@ from fheat.system.progress import Progress, silent
 from fheat.training.batches import Batches, draw, draw_run
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
 from fheat.training.scans import Scans, load_scans, open_run_dataset
-from fheat.training.settings import TrainSettings
+from fheat.training.settings import INITIAL_STRENGTH, NetworkSettings, TrainSettings
 from fheat.training.size import check_size
 from fheat.training.step import Step
 
@@ -127,7 +129,10 @@ def wanted_preprocessing(settings: TrainSettings) -> Preprocessing:
 
 
 def build_network(settings: TrainSettings, channels: int, classes: int) -> SegmentationNetwork:
-    """Build the network with fresh weights, or raise `BadInput` where it cannot serve the method."""
+    """Build the network with fresh weights and the gates that are put into it.
+
+    Raises `BadInput` where it cannot be built, cannot serve the method, or has no place for such a gate.
+    """
     name, needs = settings.network.name, method_class(settings.method.name).needs
     try:
         model = create_model(name, channels, classes, settings.data.patch_size, **settings.network.options)
@@ -137,7 +142,19 @@ def build_network(settings: TrainSettings, channels: int, classes: int) -> Segme
         able = [other for other in list_models() if needs.of_the_network <= provides(other)]
         reason = f"{name} has no {' and no '.join(sorted(missing))}, which method {settings.method.name} needs"
         raise BadInput("network", reason, f"use one of {', '.join(able)}, or another method")
-    return model  # type: ignore[return-value]
+    return _with_gates(model, settings.network)  # type: ignore[return-value]
+
+
+def _with_gates(model: nn.Module, wanted: NetworkSettings) -> nn.Module:
+    """Return the network with gates behind the modules that the settings name. No random number is used up for it."""
+    if not wanted.instrument:
+        return model
+    strength = INITIAL_STRENGTH if wanted.initial_strength is None else wanted.initial_strength
+    try:
+        return instrument(model, wanted.instrument, initial_strength=strength)
+    except ValueError as error:
+        remedy = f"give paths or patterns of modules of {wanted.name}, see docs/how-to/add-a-gate.md"
+        raise BadInput("network.instrument", str(error), remedy) from None
 
 
 def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress: Progress) -> Scans:

@@ -6,7 +6,7 @@
 The sections `network` and `method` take, beside a name, the options of that network and the settings of that method.
 """
 
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     ConfigDict,
@@ -32,6 +32,9 @@ from fheat.system.settings import Count, Section, Short, Triple, nearest
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Iterations = tuple[Count, ...]
+ModulePaths = tuple[Annotated[str, Field(min_length=1)], ...]
+INITIAL_STRENGTH: Final = 0.03
+"""Strength D with which gates begin that training shall decide about."""
 
 
 class DataSettings(Section):
@@ -114,6 +117,13 @@ class NetworkSettings(Section):
     start: Annotated[str | None, Short("from")] = None
     """Trained model whose weights the run starts from: a model of the zoo, a model folder or a run folder. The network
     and its options are those of the model where they are not given. Fresh weights if none."""
+    instrument: ModulePaths = ()
+    """Modules behind which gates are put before training, beside those that the network has: paths of modules, or
+    patterns in which * stands for anything within one part of a path and ** for any number of parts, such as
+    'body.up_layers.*'; see docs/how-to/add-a-gate.md. The model folder keeps these gates."""
+    initial_strength: NonNegativeFloat | None = None
+    """Strength D with which the gates of instrument start, 0.03 if none. With 0 they stay closed, and --probe-at
+    measures which of them want to open."""
 
     @model_validator(mode="after")
     def _options_exist(self) -> Self:
@@ -125,6 +135,8 @@ class NetworkSettings(Section):
                 accepted = ", ".join(known) or "no options"
                 hint = nearest(option, [f"network.{name}" for name in known])
                 raise ValueError(f"network.{option}: {self.name} does not have it{hint}; it takes {accepted}")
+        if self.initial_strength is not None and not self.instrument:
+            raise ValueError("network.initial_strength: is that of the gates of network.instrument, and it names none")
         return self
 
     @property

@@ -1,0 +1,60 @@
+"""Tables of docs/evidence/gates-elsewhere.md: gates in networks that are built without any."""
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from pages.common import giga, span, stored, table
+
+
+def gates_elsewhere(result: str) -> str:
+    """Return a line for each network and seed: Dice with gates and without, and the transforms before and after."""
+    head = ["network", "seed", "iterations", "open", "Dice %, with gates", "retired", "plain"]
+    head += ["G in all transforms", "left", "G in the rest"]
+    rows = []
+    for name, seed, run in _runs(result):
+        scores = [f"{100 * run[kind]:.2f}" for kind in ("dice", "retired", "plain")]
+        macs = [giga(run["macs"][kind]) for kind in ("all open", "left", "rest")]
+        count = f"{len(_open(run))} of {len(run['sites'])}"
+        rows.append([f"`{name}`", seed, str(run["iterations"]), count, *scores, *macs])
+    return table(head, rows)
+
+
+def gates_kept(result: str) -> str:
+    """Return a line for each gate that is open at the end."""
+    head = ["network", "seed", "open behind", "grid", "channels", "D", "alpha", "passes at pi"]
+    return table(
+        head,
+        [
+            [
+                *(f"`{name}`", seed, f"`{path}`", gate["grid"], str(gate["channels"])),
+                *(f"{gate['D']:.4f}", f"{gate['alpha']:.4f}", f"{gate['passes']:.0%}"),
+            ]
+            for name, seed, run in _runs(result)
+            for path, gate in _open(run).items()
+        ],
+    )
+
+
+def gates_change(result: str, *networks: str) -> str:
+    """Return by how many points gates change the Dice of a network, or of several: the lowest and the highest."""
+    changes = {
+        name: fmean(100 * (run["dice"] - run["plain"]) for run in stored(result)[name].values()) for name in networks
+    }
+    return span(sorted(changes.values()), "+.2f")
+
+
+def gates_equal(result: str) -> str:
+    """Return in how many of the runs the retired network has the outputs of the trained one, bit for bit."""
+    equal = [run["retired_equal"] for _, _, run in _runs(result)]
+    return f"{sum(equal)} of {len(equal)}"
+
+
+def _runs(result: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name, seeds in stored(result).items():
+        for seed, run in seeds.items():
+            yield name, seed, run
+
+
+def _open(run: dict[str, Any]) -> dict[str, Any]:
+    return {path: gate for path, gate in run["sites"].items() if gate["D"] > 0}
