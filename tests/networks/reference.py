@@ -9,10 +9,11 @@ from fheat import list_models
 
 
 def sample(name: str) -> list[float]:
-    from tests.networks.test_contract import build
+    from tests.networks.test_contract import WINDOW, build, narrowed
 
     torch.manual_seed(1)
-    model = build(name, patch=(40, 36, 32)).eval()
+    with narrowed(WINDOW):
+        model = build(name, patch=(40, 36, 32)).eval()
     x = torch.randn(1, 1, 40, 36, 32, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         logits = model(x).flatten()
@@ -20,8 +21,5 @@ def sample(name: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    from tests.networks.test_contract import narrowed
-
-    with narrowed():
-        content = {name: sample(name) for name in list_models()}
+    content = {name: sample(name) for name in list_models()}
     Path(__file__).with_name("reference.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -12,6 +12,7 @@ from torch import nn
 from fheat import allocation, cost, create_model, instrument, list_models, load, retire, save
 from fheat.inference.compilers import onnx_model
 from fheat.networks.base import Features
+from fheat.networks.monai_peers import monai_network
 from fheat.networks.segformer import SegFormer
 from fheat.ops.gates import gates_of
 
@@ -28,14 +29,22 @@ NARROW_CONSTANTS = {
     "unetr_pp": {"DEPTH": 1},
 }
 """Constants of the files of large networks that have no such options, and values that make them quick to test."""
+WINDOW, QUICK_WINDOW = 7, 3
+"""Voxels along a side of the windows of Swin UNETR, and how many of them are quick to test: attention takes the sixth
+power."""
 TRACED_WHOLE = ("fheat_seg", "light_unetr")
 """The networks, one of each family, whose graph is also traced for gradients when it is compiled."""
 
 
 @contextmanager
-def narrowed():
-    """Let large networks be built narrow."""
+def narrowed(window=QUICK_WINDOW):
+    """Let large networks be built narrow, and Swin UNETR with windows of a size."""
+
+    def build_of_monai(name, **options):
+        return monai_network(name, **options, **({"window_size": window} if name == "SwinUNETR" else {}))
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fheat.networks.monai_peers.monai_network", build_of_monai)
         for name, constants in NARROW_CONSTANTS.items():
             for constant, value in constants.items():
                 patch.setattr(f"fheat.networks.{name}.{constant}", value)
