@@ -5,17 +5,18 @@ from pathlib import Path
 
 import torch
 
-from fheat import list_models
+from fheat import create_model, list_models
 
 
 def sample(name: str) -> list[float]:
-    from tests.networks.test_contract import WINDOW, build, narrowed
+    """Return a few logits of a network, which is as narrow as its options or a few of its constants make it."""
+    from tests.networks.test_contract import NARROW, NARROW_CONSTANTS, with_constants
 
     torch.manual_seed(1)
-    with narrowed(WINDOW):
-        model = build(name, patch=(40, 36, 32)).eval()
-    x = torch.randn(1, 1, 40, 36, 32, generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
+    grid = (40, 36, 32)
+    with with_constants(NARROW_CONSTANTS), torch.no_grad():
+        model = create_model(name, patch_size=grid, **NARROW.get(name, {})).eval()
+        x = torch.randn(1, 1, *grid, generator=torch.Generator().manual_seed(2))
         logits = model(x).flatten()
     return [round(value, 5) for value in logits[:: logits.numel() // 12].tolist()]
 
