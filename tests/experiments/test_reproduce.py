@@ -14,6 +14,7 @@ import torch
 from fheat.data.recipes import RECIPES
 from fheat.experiments import reproduce as module
 from fheat.experiments.engine import Failure, RunsWatcher
+from fheat.experiments.items.cost import _count
 from fheat.experiments.overview import footnotes, overview, overview_sheet
 from fheat.experiments.phantoms import regions_of
 from fheat.experiments.plan import Plan, make_plan
@@ -44,8 +45,10 @@ def small_items():
 def _one_block_per_stage():
     one = dict.fromkeys(("fheat_seg.DEPTHS", "light_unetr.DEPTHS"), (1, 1, 1, 1))
     one |= dict.fromkeys(("fheat_seg_l.DEPTH", "light_unetr_l.DEPTH", "large_u.DEPTH"), 1)
+    _count.cache_clear()  # of networks of their true sizes
     with with_constants(one | {"large_u.WIDTHS": NARROWER_CONSTANTS["large_u.WIDTHS"]}):
         yield
+    _count.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,7 @@ def test_exports(name, model):
     if name in ("fheat_seg", "swin_unetr"):  # the one has tests in tests/inference, the other takes half a minute
         return
     onnxruntime = pytest.importorskip("onnxruntime")
-    content = onnx_model(model, x).SerializeToString()
+    content = onnx_model(program, x).SerializeToString()  # a program as it is: tracing takes longer than the rest
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     assert torch.allclose(torch.from_numpy(logits), expected, atol=1e-4)
