@@ -31,8 +31,9 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 test: lint
 	$(PYTEST) -m "not slow"
 
+# Many of these wait for other processes, so that two cores have time for a third worker.
 slow: $(READY)
-	$(PYTEST) -m slow
+	$(BIN)/pytest -n 3 --dist worksteal -m slow
 
 N ?= 20000
 SEED ?= 0

@@ -1,5 +1,7 @@
 """Shared settings: one thread per worker, reproducible draws, tolerances by dtype in one table, one finished run."""
 
+import atexit
+import gc
 import os
 import shutil
 import sys
@@ -18,13 +20,20 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for programs that tests start: workers wo
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when they are imported
-
+gc.disable()  # until all tests are collected: what is imported stays
+atexit.register(gc.unfreeze)  # some libraries count what they did not get back
 
 BROWSER_FLAGS = [
     "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox", "--disable-gpu-sandbox",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
 ]  # fmt: skip
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def pytest_collection_finish() -> None:
+    """Keep Python from searching all libraries and all tests for cycles again and again while tests run."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

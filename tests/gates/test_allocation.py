@@ -13,6 +13,7 @@ from fheat.gates.cost import count_macs
 from fheat.gates.dry_run import gate_calls
 from fheat.ops.gates import gates_of
 from fheat.testing import assert_retirement_is_exact
+from tests.networks.test_contract import narrowed
 
 PATCH = (48, 40, 32)
 
@@ -177,7 +178,8 @@ def test_nothing_is_changed_by_looking():
     ],
 )
 def test_retirement_is_exact(name, sites):
-    model = with_closed(create_model(name, patch_size=PATCH), *sites)
+    with narrowed():
+        model = with_closed(create_model(name, patch_size=PATCH), *sites)
     assert_retirement_is_exact(model, torch.randn(2, 1, *PATCH))
     small = retire(model)
     assert {row.site for row in allocation(small) if row.retired} == set(sites)

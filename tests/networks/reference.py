@@ -5,23 +5,22 @@ from pathlib import Path
 
 import torch
 
-from fheat import list_models
+from fheat import create_model, list_models
 
 
 def sample(name: str) -> list[float]:
-    from tests.networks.test_contract import build
+    """Return a few logits of a network, which is as narrow as its options or a few of its constants make it."""
+    from tests.networks.test_contract import NARROW, NARROW_CONSTANTS, with_constants
 
     torch.manual_seed(1)
-    model = build(name, patch=(40, 36, 32)).eval()
-    x = torch.randn(1, 1, 40, 36, 32, generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
+    grid = (40, 36, 32)
+    with with_constants(NARROW_CONSTANTS), torch.no_grad():
+        model = create_model(name, patch_size=grid, **NARROW.get(name, {})).eval()
+        x = torch.randn(1, 1, *grid, generator=torch.Generator().manual_seed(2))
         logits = model(x).flatten()
     return [round(value, 5) for value in logits[:: logits.numel() // 12].tolist()]
 
 
 if __name__ == "__main__":
-    from tests.networks.test_contract import narrowed
-
-    with narrowed():
-        content = {name: sample(name) for name in list_models()}
+    content = {name: sample(name) for name in list_models()}
     Path(__file__).with_name("reference.json").write_text(json.dumps(content, indent=1) + "\n")

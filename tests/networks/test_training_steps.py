@@ -10,13 +10,12 @@ from fheat.networks.registry import provides
 from fheat.training.optimiser import AdamW, Schedule
 from fheat.training.settings import OptimiserSettings
 from tests.methods.predictions import batch_of
-from tests.networks.test_contract import NARROW, narrowed
+from tests.networks.test_contract import NARROWER, narrowed
 
 pytestmark = pytest.mark.slow
 
 PATCH = (48, 32, 32)
 TASK = Task(PATCH, batch=2, iterations=100)
-SMALLER = NARROW | {"mednext": {"init_filters": 4}}
 TOO_SMALL_GRIDS = ("segformer3d", "fheat_segformer3d", "amber_afno", "unetr_pp")
 """Networks whose last stage has a grid of 2x1x1 here. There oneDNN's gradient of a 3x3x3 convolution in bfloat16 was
 wrong, up to infinite, in 12 of 29 passes that should have been the same; in float32 or without oneDNN it never was."""
@@ -27,15 +26,10 @@ PAIRS = [
     (name, method) for name in list_models() for method in list_methods() if name == "fheat_seg" or method in ASKING
 ]
 """Every network with those, and every method with one network."""
-LARGE_WIDTHS = (8, 12, 24, 36, 48)
-"""Widths with which the two networks of `fheat.networks.large_u` are quick to train."""
 
 
 @pytest.fixture(autouse=True)
-def _narrowed(monkeypatch):
-    monkeypatch.setattr("fheat.networks.large_u.WIDTHS", LARGE_WIDTHS)
-    for name in ("segformer3d", "fheat_segformer3d", "amber_afno"):
-        monkeypatch.setattr(f"fheat.networks.{name}.DEPTH", 1)
+def _narrowed():
     with narrowed():
         yield
 
@@ -51,7 +45,7 @@ def batch():
 
 
 def build(name):
-    return create_model(name, patch_size=PATCH, **SMALLER.get(name, {})).train()
+    return create_model(name, patch_size=PATCH, **NARROWER.get(name, {})).train()
 
 
 @pytest.mark.parametrize(("name", "method_name"), PAIRS)

@@ -74,7 +74,7 @@ def measure(folder: Path) -> dict[str, Any]:
     shutil.rmtree(again / "final")
     run(f"train --resume --device cpu --out {again}")
     found["resumed"] = losses(again)
-    run(f"data phantom {folder / 'large'} --cases 4 --test 0 --seed 5")
+    run(f"data phantom {folder / 'large'} --cases 2 --test 0 --seed 5")
     images, options = folder / "large" / "imagesTr", "--device cpu --runtime torch --stride 56 56 40 --no-preview"
     crop(images)
     run(f"predict la-4 {images} {folder / 'masks'} {options}")
