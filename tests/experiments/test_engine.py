@@ -262,3 +262,27 @@ def test_processes_are_killed_and_stopped_without_harm(folder, planned, tmp_path
     done = logged(long, tmp_path)
     assert done == list(range(1, done[-1] + 1))
     assert holder(claims_of(long, tmp_path)) is None
+
+
+class Refusing(Here):
+    """Takes runs and does none."""
+
+    def wait(self, seconds):
+        return {self.waiting.pop(0).name: "was not begun"}
+
+
+def test_the_longest_runs_begin_first(planned, tmp_path):
+    """A network that nobody has timed may take longest; ends come in the order of the runs all the same."""
+    crops = {"patch_size": (32, 32, 32), "batch": 2}
+    runs = [
+        planned("short", network="fheat_seg", iterations=10, **crops),
+        planned("long", network="fheat_seg", iterations=1000, **crops),
+        planned("slow-method", network="fheat_seg", method="ua_mt", iterations=900, **crops),
+        planned("not-timed", iterations=20),
+        planned("not-timed-longer", iterations=30),
+    ]
+    engine = Refusing()
+    engine.submit = lambda run, folder: (engine.began.append(run.name), Here.submit(engine, run, folder))
+    ends = run_all(runs, tmp_path / "runs", engine)
+    assert engine.began == ["not-timed-longer", "not-timed", "slow-method", "long", "short"]
+    assert [end.name for end in ends] == [run.name for run in runs]

@@ -6,6 +6,7 @@ Each run is done by a worker of its own, see `worker`. An engine starts workers 
 same for all engines. `run_here` does the same in this process, one run after the other.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,7 @@ from fheat.system.claims import BEAT, holder
 from fheat.system.errors import BadInput
 from fheat.system.files import check_folder
 from fheat.system.signals import exit_code, handling
+from fheat.training.estimate import stored_speed
 from fheat.training.observers import Look
 from fheat.training.trainer import Stopped
 
@@ -77,7 +79,8 @@ def run_all(
 ) -> list[Outcome | Failure]:
     """Do all runs that are not done yet, and return the outcome of each, or its failure, in their order.
 
-    A signal stops all workers, which save, and then raises `Interrupted`; a second one does not wait for them.
+    Those that will take longest begin first, so that no worker has to be waited for alone at the end. A signal stops
+    all workers, which save, and then raises `Interrupted`; a second one does not wait for them.
     """
     watcher = watcher or RunsWatcher()
     check_folder(folder)
@@ -93,7 +96,7 @@ def run_all(
     if open_runs:
         folder.mkdir(parents=True, exist_ok=True)
         with engine, _noting_signals() as received:
-            for run in open_runs.values():
+            for run in sorted(open_runs.values(), key=_expected_length, reverse=True):
                 engine.submit(run, folder)
             for name, end in _ends(open_runs, folder, engine, watcher, received):
                 ends[name] = end
@@ -130,6 +133,15 @@ def run_here(
     if received and len(ends) < len(runs):
         raise Interrupted(received[0])
     return ends
+
+
+def _expected_length(run: PlannedRun) -> tuple[float, int]:
+    """Return about how many seconds a run takes on a GPU, infinity for a network that nobody has timed; and its
+    number of iterations."""
+    settings = run.settings
+    data, iterations = settings.data, settings.schedule.iterations
+    per_second = stored_speed(settings.network.name, settings.method.name, data.patch_size, data.batch, "cuda")
+    return math.inf if per_second is None else iterations / per_second, iterations
 
 
 def log_of(name: str, folder: Path) -> Path:
