@@ -6,10 +6,11 @@
     python studies/reproduced.py OUT DATA --store reproduced-cuda
 
 It reads the runs that are done in OUT and trains nothing. Runs that are stored already and are not in OUT stay, so that
-a campaign can be spread over several machines and days.
+a campaign can be spread over several days; those of another kind of machine are refused.
 """
 
 import json
+import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from fheat.experiments.records import item
 from fheat.experiments.row_plan import RowPlan, plan_row
 from fheat.experiments.row_result import row_result, score_of
 from fheat.metrics.table import Table
+from fheat.training.runs import read_history
 
 ITEMS = ("table1", "table2", "table3", "table4", "table6", "section5", "methods")
 LENGTHS = (FULL, 4000, 2000)
@@ -31,6 +33,8 @@ SEMI_SUPERVISED = ("la-4/fheat-seg", "la-8/fheat-seg", "brats-25/fheat-seg")
 FINAL = "dec1"
 """The stage that the paper calls Block_Final."""
 METRICS = ("dice", "jaccard", "hd95", "asd")
+PARTS = 10
+"""Number of equal parts of a run over which its losses are summed up."""
 
 
 def run_facts(outcome: Outcome, scores: Table) -> dict[str, Any]:
@@ -42,6 +46,7 @@ def run_facts(outcome: Outcome, scores: Table) -> dict[str, Any]:
         "per_second": _rounded(outcome.per_second),
         "minutes": _rounded(outcome.seconds / 60),
         "fheat": outcome.machine["fheat"],
+        "key": outcome.key[:12],
         "gates": {
             site: {"D": _rounded(gate.D), "alpha": _rounded(gate.alpha), "closed_at": gate.closed_at}
             for site, gate in outcome.gates.items()
@@ -56,6 +61,24 @@ def run_facts(outcome: Outcome, scores: Table) -> dict[str, Any]:
             for row in scores.rows
         },
     }
+
+
+def course(folder: Path) -> dict[str, Any]:
+    """Return how a run went: Dice of every validation by its iteration, and each loss in tenths of the run."""
+    history = read_history(folder)
+    length = history.settings.schedule.iterations
+    parts: list[list[dict[str, float]]] = [[] for _ in range(PARTS)]
+    for step in history.steps:
+        parts[min(int((step["iteration"] - 1) * PARTS // length), PARTS - 1)].append(step)
+    sums = {"median": statistics.median, "largest": max}
+    return {
+        "validations": {str(one.iteration): _rounded(100 * one.mean) for one in history.validations},
+        "losses": {
+            name: {kind: [_rounded(taken([step[name] for step in part])) for part in parts if part]
+                   for kind, taken in sums.items()}
+            for name in history.losses
+        },
+    }  # fmt: skip
 
 
 def gradients(plan: RowPlan, runs: Path, seed: int) -> list[dict[str, Any]] | None:
@@ -84,6 +107,7 @@ def gathered(out: Path, data: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             result = row_result(planned, plan.runs, {})
             seeds = {str(seed): run_facts(run, result.tables[seed]) for seed, run in result.outcomes.items()}
             for seed in result.outcomes:
+                seeds[str(seed)]["course"] = course(planned.runs[planned.seeds.index(seed)].folder(plan.runs))
                 machine = machine or result.outcomes[seed].machine
                 if (measured := gradients(planned, plan.runs, seed)) is not None:
                     seeds[str(seed)]["order_gradients"] = measured
@@ -149,7 +173,12 @@ def main(
                 )
     if store is None:
         return
-    rows = with_stored(found, read_result(store).results if store in result_names() else {})
+    rows = found
+    if store in result_names():
+        earlier = read_result(store)
+        if earlier.machine.name != machine["name"]:
+            raise SystemExit(f"{store} has runs of {earlier.machine.name}, not of {machine['name']}: use another name")
+        rows = with_stored(found, earlier.results)
     write_result(
         store,
         title="What fheat reproduce reached on LA and BraTS 2019: scores on validation scans and gates, seed by seed",
@@ -163,7 +192,7 @@ def main(
         "shares, not per cent. Runs came in over several versions; each names its own, those without are of 0.1.0 or "
         "0.2.0. Six to fourteen runs shared the GPU, so per_second and minutes say nothing about the speed of one.",
         settings={"items": list(ITEMS), "metrics": list(METRICS)},
-        results=rows | {"survivors": survivors(rows[str(FULL)])},
+        results=rows | ({"survivors": survivors(rows[str(FULL)])} if str(FULL) in rows else {}),
     )
 
 

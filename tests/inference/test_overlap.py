@@ -18,6 +18,7 @@ from fheat.cli.main import main
 from fheat.data.phantom import phantom
 from fheat.inference import masks, stages
 from fheat.inference.folder import predict_folder
+from fheat.inference.overlap import Overlap, in_background
 from fheat.inference.stages import FolderWatcher
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
@@ -265,6 +266,7 @@ from pathlib import Path
 from torch import nn
 from fheat import Predictor
 from fheat.inference.folder import predict_folder
+from fheat.inference.masks import Preview
 from fheat.inference.windows import Windows
 from fheat.system.allocator import return_large_blocks
 
@@ -272,8 +274,9 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 return_large_blocks()
 network = nn.Sequential(nn.Conv3d(1, 4, 1), nn.ReLU(), nn.Conv3d(4, 2, 1))
-predictor = Predictor(network, windows=Windows((32, 32, 32), (32, 32, 32)), largest_component=True)
-record = predict_folder(predictor, sys.argv[1], sys.argv[2], overlap=True)
+components, reference = sys.argv[3] == "components", None if sys.argv[4] == "none" else Path(sys.argv[4])
+predictor = Predictor(network, windows=Windows((32, 32, 32), (32, 32, 32)), largest_component=components)
+record = predict_folder(predictor, sys.argv[1], sys.argv[2], overlap=True, preview=Preview(reference=reference))
 bound = max(scan.memory_bound_bytes for scan in record.cases)
 others = max(scan.memory_parts_bytes["others"] for scan in record.cases)
 peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -281,15 +284,58 @@ print(bound, others, peak)
 """
 
 
+def test_an_interruption_of_the_wait_for_the_last_mask_leaves_it_ours(scans, tmp_path, monkeypatch):
+    """Its journal stays, so that the next run knows a mask that no record has."""
+    (scans / "case1b.nii.gz").unlink()
+    interrupted, left = [], Overlap.left
+
+    def during(case):
+        if case == "case1":
+            interrupted.append(case)
+            raise KeyboardInterrupt
+
+    def impatient(self):
+        if interrupted:
+            raise KeyboardInterrupt
+        return left(self)
+
+    monkeypatch.setattr(Overlap, "left", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        predict_folder(predictor_of(), scans, tmp_path / "out", watcher=Log(during), overlap=True)
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["cases"] == []
+    interrupted.clear()
+    again = predict_folder(predictor_of(), scans, tmp_path / "out", overlap=True)
+    assert again.refused == {}
+    assert [*again.kept, *(scan.id for scan in again.cases)] == [f"case{i}" for i in range(4)]
+    assert not list((tmp_path / "out").glob(".run-*.jsonl"))
+
+
+def test_a_scan_that_is_read_ahead_keeps_no_program_from_ending():
+    begun, never = threading.Event(), threading.Event()
+    reading = in_background(lambda: begun.set() or never.wait())
+    assert begun.wait(LONG)
+    (thread,) = [one for one in threading.enumerate() if one.name == "reading"]
+    assert thread.daemon
+    assert not reading.done()
+    never.set()
+    assert reading.result(LONG)
+    with pytest.raises(ZeroDivisionError):
+        in_background(lambda: 1 / 0).result(LONG)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is reported in other units")
-def test_the_peak_of_scans_that_overlap_stays_within_the_bound(tmp_path):
+@pytest.mark.parametrize(("kept", "written"), [("components", 14), ("reference", 10)])
+def test_the_peak_of_scans_that_overlap_stays_within_the_bound(tmp_path, kept, written):
+    """Behind the network either the largest component is looked for, or a picture with a reference is drawn."""
     noise = np.random.default_rng(0)
     for number in range(4):
         data = noise.integers(-1000, 1000, (200, 200, 200 - 20 * (number % 2)), dtype=np.int16)
         write_nifti(Volume(data, np.eye(4)), tmp_path / "scans" / f"case{number}.nii")
-    command = [sys.executable, "-c", RUN, str(tmp_path / "scans"), str(tmp_path / "out")]
+        write_nifti(Volume((data > 0).astype(np.uint8), np.eye(4)), tmp_path / "references" / f"case{number}.nii.gz")
+    reference = str(tmp_path / "references") if kept == "reference" else "none"
+    command = [sys.executable, "-c", RUN, str(tmp_path / "scans"), str(tmp_path / "out"), kept, reference]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     bound, others, peak = map(int, said.split())
-    assert others > 200**3 * (2 + 1 + 14)
+    assert others > 200**3 * (2 + 1 + written)
     assert peak <= bound

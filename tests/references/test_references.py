@@ -11,12 +11,14 @@ ELSEWHERE = 2e-2
 
 
 def numbers(tree, path=""):
+    """Yield every number with its path. What has a name is found by it: a new network moves the places of others."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from numbers(value, f"{path}/{key}")
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
-            yield from numbers(value, f"{path}/{index}")
+            name = value.get("name", index) if isinstance(value, dict) else index
+            yield from numbers(value, f"{path}/{name}")
     else:
         yield path, tree
 

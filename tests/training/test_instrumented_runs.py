@@ -232,3 +232,19 @@ def test_open_gates_are_not_left_out(scans, models, tmp_path):
     settings = started(scans, models["gated"], name="miniature")
     with pytest.raises(BadInput, match=r"the network of the run has no .*project.gate"):
         Run(settings, tmp_path / "run")
+
+
+def test_further_gates_come_on_top_of_those_of_the_model(scans, models, tmp_path):
+    settings = started(scans, models["gated"], instrument=("enc1.norm", "stem"), initial_strength=0.1)
+    assert settings.network.instrument == (*sites(fheat.load(models["gated"])), "enc1.norm")
+    run = Run(settings, tmp_path / "run")
+    strengths = {site: run.step.gates[site].strength.item() for site in (*PUT_IN, "enc1.norm")}
+    assert strengths == pytest.approx({"stem": 0.0, "enc1.project": 0.4, "dec1.project": 0.4, "enc1.norm": 0.1})
+
+
+def test_a_strength_that_no_gate_would_begin_with_is_refused(scans, models, capsys):
+    says = r"network.initial_strength: the gates of the model that the run starts from keep their strengths"
+    with pytest.raises(BadInput, match=says):
+        started(scans, models["gated"], initial_strength=0.1)
+    assert main(["train", str(scans), "--from", models["gated"], "--network.initial-strength", "0.1"]) == 2
+    assert "--network.initial-strength: the gates of the model that" in capsys.readouterr().err

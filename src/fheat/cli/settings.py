@@ -64,7 +64,10 @@ def merged_settings(file: dict[str, Any], given: dict[str, Any], source: Path | 
             merged[what] = {key: value for key, value in merged[what].items() if key in known(name)}
     for section, values in given.items():
         merged[section] = dict(merged.get(section, {})) | values
-    merged = with_start(merged)
+    try:
+        merged = with_start(merged)
+    except ValueError as error:
+        raise UsageError(_as_option(f"field {error}")) from None
     try:
         return make_settings(merged, source or "options")
     except BadInput as error:

@@ -165,11 +165,17 @@ def fill_record(
             watcher.progressed(done, len(cases), None if pace is None else pace * (len(cases) - done))
         record.complete = True
     finally:
+        written = True
         try:
             for result in left():
                 _enter(record, result, watcher)
+        except BaseException as error:
+            written = isinstance(error, Exception)  # else nobody waits for the mask, which only the journal will have
+            raise
         finally:
-            _write_record(record, cases, masks, ledger, journal)
+            _write_record(record, cases, masks, ledger)
+            if written:
+                journal.remove()
 
 
 def _enter(record: PredictionRecord, result: Result, watcher: FolderWatcher) -> None:
@@ -183,13 +189,10 @@ def _enter(record: PredictionRecord, result: Result, watcher: FolderWatcher) -> 
         watcher.refused(result.id, result.reason)
 
 
-def _write_record(
-    record: PredictionRecord, cases: Sequence[Case], masks: Masks, ledger: Ledger, journal: Journal
-) -> None:
+def _write_record(record: PredictionRecord, cases: Sequence[Case], masks: Masks, ledger: Ledger) -> None:
     place = {case.id: number for number, case in enumerate(cases)}
     record.cases.sort(key=lambda scan: place[scan.id])
     record.kept.sort(key=place.__getitem__)
     record.refused = dict(sorted(record.refused.items(), key=lambda refusal: place[refusal[0]]))
     write_file(masks.record_path(), record.text().encode())
     ledger.drop_journals({name for scan in record.cases for name in (Path(scan.mask).name, *scan.maps_sha256)})
-    journal.remove()

@@ -42,6 +42,12 @@ class Preview:
     window: tuple[float, float] = (1.0, 99.0)
     """Percentiles of the intensities that are shown black and white."""
 
+    @property
+    def bytes_per_voxel(self) -> int:
+        """Bytes that drawing takes for a moment for each voxel of a scan: copies of mask and scan, and the reference as
+        float32 with a copy."""
+        return 3 if self.reference is None else 10
+
     def __post_init__(self) -> None:
         if not 0 <= self.window[0] < self.window[1] <= 100:
             raise ValueError(f"window={self.window} is no pair of percentiles: use 0 <= low < high <= 100")

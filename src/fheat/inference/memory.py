@@ -73,10 +73,13 @@ class MemoryBound:
         """Bytes of this scan while it is read and measured and another one is segmented."""
         return self.scan + max(self.reading, self.statistics)
 
-    @property
-    def behind(self) -> int:
-        """Bytes of this scan while its mask is finished and written and another one is segmented."""
-        return self.scan + self.mask + self.maps + self.components
+    def behind(self, drawing: int) -> int:
+        """Bytes of this scan while its mask is finished and written and another one is segmented.
+
+        Args:
+            drawing: number of bytes per voxel that its picture takes for a moment, beside `picture`.
+        """
+        return self.scan + self.mask + self.maps + max(self.components, drawing * self.mask)
 
     def __str__(self) -> str:
         return f"memory at most {self.total / 2**20:,.0f} MiB"

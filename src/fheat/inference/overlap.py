@@ -6,6 +6,7 @@ more than the machine has, the scan has it for itself: the one before is written
 turn. The network runs in the thread that asks for results, scan after scan, so that masks are those of `Stages.all`.
 """
 
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Self
 
 from fheat.data.case import Case
 from fheat.inference.masks import LeftOut, Result
-from fheat.inference.stages import ReadScan, Stages, Unwritten, Written, fits, outcome
+from fheat.inference.stages import Done, ReadScan, Stages, Unwritten, Written, fits, outcome
 from fheat.io.content import SIZE_LIMIT
 from fheat.system.signals import finishing
 
@@ -42,7 +43,6 @@ class Overlap:
 
     def __init__(self, stages: Stages, earlier: Callable[[Case], Result | None]) -> None:
         self._stages, self._earlier = stages, earlier
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="writing")
         self._ahead: Future[ReadScan | Result | None] | None = None
         self._behind: _Behind | None = None
@@ -53,8 +53,7 @@ class Overlap:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._reader.shutdown(wait=False, cancel_futures=True)
-        self._writer.shutdown()
+        self._writer.shutdown()  # the scan that is read ahead is not waited for
 
     def results(self, cases: Sequence[Case]) -> Generator[Result, None, None]:
         """Yield what becomes of each scan, that of a mask as soon as the next scan has gone through the network."""
@@ -89,7 +88,7 @@ class Overlap:
             yield made
             return
         written = self._writer.submit(outcome, case, partial(self._stages.write, made))
-        self._behind = _Behind(case, made.workload.bound.behind, written)
+        self._behind = _Behind(case, self._stages.behind(made.workload), written)
 
     def _segment(self, read: ReadScan, following: Case | None) -> Unwritten:
         workload = self._stages.workload(read)
@@ -99,7 +98,7 @@ class Overlap:
         if fits(bound, others):
             workload = replace(workload, bound=replace(bound, others=others))
             if following is not None:
-                self._ahead = self._reader.submit(self._read_ahead, following, self._largest)
+                self._ahead = in_background(partial(self._read_ahead, following, self._largest))
         elif self._behind is not None:
             wait([self._behind.written])
         return self._stages.segment(read, workload)
@@ -119,3 +118,17 @@ class Overlap:
         if isinstance(found, ReadScan):
             return found if found.prepared.stored.nbytes <= most else None
         return None if isinstance(found, LeftOut) and found.reason is not None else found
+
+
+def in_background(work: Callable[[], Done]) -> Future[Done]:
+    """Start work in a thread of its own that a program which ends does not wait for, unlike those of an executor."""
+    future: Future[Done] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # whoever asks for the result hears of it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="reading", daemon=True).start()
+    return future

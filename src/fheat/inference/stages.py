@@ -152,6 +152,11 @@ class Stages:
             raise BadInput(read.case.images[0], reason, "check its spacing, or use a larger machine")
         return workload
 
+    def behind(self, workload: Workload) -> int:
+        """Return the bytes that a scan holds in its last stage."""
+        preview = self.masks.preview
+        return workload.bound.behind(0 if preview is None else preview.bytes_per_voxel)
+
     def segment(self, read: ReadScan, workload: Workload) -> Unwritten:
         """Run the windows of a scan."""
         begin, predictor = time.perf_counter(), self.predictor

@@ -20,7 +20,7 @@ class PaddedNetwork(SegmentationNetwork):
     multiple: ClassVar[int]
     """Number of which every axis of the body's input is a multiple."""
     coarser: ClassVar[int] = 1
-    """How many voxels of the input the features have one for along each axis; the head makes up for it."""
+    """Number of voxels of the input for each voxel of the features along an axis; the head makes up for it."""
 
     def __init__(
         self, in_channels: int, out_channels: int, patch_size: Sequence[int], body: nn.Module, head: nn.Module

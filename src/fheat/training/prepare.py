@@ -153,7 +153,7 @@ def _with_gates(model: nn.Module, wanted: NetworkSettings) -> nn.Module:
     try:
         return instrument(model, wanted.instrument, initial_strength=strength)
     except ValueError as error:
-        remedy = f"give paths or patterns of modules of {wanted.name}, see docs/how-to/add-a-gate.md"
+        remedy = f"give paths or patterns of modules of {wanted.name}, or a larger patch; see docs/how-to/add-a-gate.md"
         raise BadInput("network.instrument", str(error), remedy) from None
 
 

@@ -103,13 +103,23 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 def with_start(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by section, in which a run that starts from a model and names no network has that of the model.
 
-    Raises `BadInput` where there is no such model.
+    Modules behind which gates are to be put come on top of those behind which the model has some. Raises `BadInput`
+    where there is no such model, and `ValueError` for an initial strength where all gates are the model's.
     """
     network = sections.get("network")
     start = network.get("start") if isinstance(network, Mapping) else None
     if not isinstance(network, Mapping) or not isinstance(start, str) or start == "none" or "name" in network:
         return dict(sections)
-    return dict(sections) | {"network": network_of_start(start) | dict(network)}
+    model = network_of_start(start)
+    placed, wanted = model.get("instrument", []), network.get("instrument", ())
+    if placed and not wanted and network.get("initial_strength") is not None:
+        raise ValueError(
+            "network.initial_strength: the gates of the model that the run starts from keep their strengths"
+        )
+    merged = model | dict(network)
+    if placed and isinstance(wanted, list | tuple):
+        merged["instrument"] = list(dict.fromkeys([*placed, *wanted]))
+    return dict(sections) | {"network": merged}
 
 
 def read_settings(path: Path, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
