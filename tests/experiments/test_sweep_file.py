@@ -9,7 +9,7 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fheat.experiments.sweep import labels, read_sweep, word
+from fheat.experiments.sweep import labels, read_sweep, shown_value, word
 from fheat.training.checkpoints import flattened
 from tests.refusals import refused
 
@@ -187,3 +187,21 @@ def test_a_file_without_data_or_that_is_no_file_is_refused(tmp_path):
 def test_a_grid_of_astronomical_size_is_refused_before_it_is_listed(sweep_of):
     grid = {"seed": list(range(1000)), "iterations": list(range(1, 1001)), "labelled": list(range(1, 1001))}
     assert "plans 1,000,000,000 runs" in refused(sweep_of, {"grid": grid}).reason
+
+
+def test_patterns_that_file_names_cannot_tell_apart_make_two_runs(sweep_of):
+    """The table shows them as they were written."""
+    grid = {"network.instrument": [["**.project"], ["*.project", "stem"], ["*.project"]], "seed": [0, 1]}
+    runs = sweep_of({"grid": grid}).runs
+    assert [run.name for run in runs[::2]] == [
+        "instrument--.project-seed-0",
+        "instrument--.projectxstem-seed-0",
+        "instrument--.project-again-2-seed-0",
+    ]
+    assert runs[4].settings.network.instrument == ("*.project",)
+    assert [shown_value(run.settings.network.instrument) for run in runs[::2]] == [
+        "**.project",
+        "*.project stem",
+        "*.project",
+    ]
+    assert shown_value((32, 32, 32)) == word((32, 32, 32)) == "32x32x32"

@@ -105,10 +105,10 @@ def read_sweep(path: str | Path) -> Sweep:
         raise BadInput(path, "plans no run: it has neither [grid] nor [[run]]", "add one of them")
     points = _points(path, grid, len(named) or 1) if "grid" in content else [{}]
     differ = [name for name, values in grid.items() if len(values) > 1]
-    short = labels(differ)
+    short, words = labels(differ), {key: _words(grid[key]) for key in differ}
     runs = []
     for (name, own), point in product(named or [("", {})], points):
-        parts = [name, *(f"{short[key]}-{word(point[key])}" for key in differ)]
+        parts = [name, *(f"{short[key]}-{_word_of(point[key], grid[key], words[key])}" for key in differ)]
         whole = "-".join(part for part in parts if part) or "run"
         runs.append(_planned(path, whole, [common, own, point], scoring))
     _check(path, runs)
@@ -124,12 +124,34 @@ def labels(names: Iterable[str]) -> dict[str, str]:
     return {name: label if count[label] == 1 else name for name, label in last.items()}
 
 
+def shown_value(value: Any) -> str:
+    """Return a value as people write it: `none`, `0.01`, `32x32x32`; texts have spaces between them."""
+    if isinstance(value, list | tuple):
+        between = " " if any(isinstance(one, str) for one in value) else "x"
+        return between.join(map(shown_value, value)) or "none"
+    return {"None": "none", "True": "yes", "False": "no"}.get(str(value), str(value))
+
+
 def word(value: Any) -> str:
     """Return a value as part of a file name: `none`, `0.01`, `32x32x32`."""
     if isinstance(value, list | tuple):
         return "x".join(map(word, value)) or "none"
-    text = {"None": "none", "True": "yes", "False": "no"}.get(str(value), str(value))
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", shown_value(value))
+
+
+def _words(values: Sequence[Any]) -> list[str]:
+    """Return a word for each value; of values that file names cannot tell apart, later ones have a number."""
+    words: list[str] = []
+    for value in values:
+        one = word(value)
+        count = sum(earlier == one or earlier.startswith(f"{one}-again-") for earlier in words)
+        words.append(f"{one}-again-{count + 1}" if count else one)
+    return words
+
+
+def _word_of(value: Any, values: Sequence[Any], words: Sequence[str]) -> str:
+    """Return the word of this very value: 1 and 1.0 are equal and have different ones."""
+    return next(one for other, one in zip(values, words, strict=True) if other is value)
 
 
 def _planned(path: Path, name: str, layers: Sequence[Values], scoring: Scoring) -> PlannedRun:

@@ -11,7 +11,7 @@ from fheat.experiments.engine import Failure
 from fheat.experiments.planned import Outcome, PlannedRun
 from fheat.experiments.scoring import Scoring
 from fheat.experiments.sheet import Sheet
-from fheat.experiments.sweep import Sweep, word
+from fheat.experiments.sweep import Sweep, shown_value
 from fheat.experiments.sweep_groups import SweepGroup, groups_sheet, sweep_groups
 from fheat.experiments.worker import claims_of, look_of
 from fheat.metrics.table import Table, number
@@ -146,7 +146,7 @@ def sweep_table(sweep: Sweep, folder: Path, failures: Sequence[Failure] = ()) ->
     tables = {run.name: run.scores(folder) for run in sweep.runs if run.outcome(folder) is not None}
     rows = []
     for run in sweep.runs:
-        words = {name: word(values[run.name]) if run.name in values else "-" for name, values in varied.items()}
+        words = {name: shown_value(values[run.name]) if run.name in values else "-" for name, values in varied.items()}
         rows.append(_row(run, folder, words, tables.get(run.name), failed=run.name in failed))
     return SweepTable(tuple(rows), scored_by(sweep.runs[0].scoring), sweep_groups(sweep.runs, tables))
 

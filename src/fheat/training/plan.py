@@ -139,7 +139,8 @@ class RunPlan:
         if self.minutes is None:
             return f"not known: nobody has timed {self.settings.network.name}"
         beside = "reading, validation and the gates that are put in" if self.gates else "reading and validation"
-        return f"about {shown(self.minutes)} on {self.timed_on}, without {beside}"
+        time = shown(self.minutes)
+        return f"{'' if time.startswith('under') else 'about '}{time} on {self.timed_on}, without {beside}"
 
 
 def plan_run(prepared: Prepared) -> RunPlan:

@@ -153,8 +153,8 @@ def _with_gates(model: nn.Module, wanted: NetworkSettings) -> nn.Module:
     try:
         return instrument(model, wanted.instrument, initial_strength=strength)
     except ValueError as error:
-        remedy = f"give paths or patterns of modules of {wanted.name}, or a larger patch; see docs/how-to/add-a-gate.md"
-        raise BadInput("network.instrument", str(error), remedy) from None
+        other = "a larger patch" if "one cell" in str(error) else f"paths or patterns of modules of {wanted.name}"
+        raise BadInput("network.instrument", str(error), f"give {other}, see docs/how-to/add-a-gate.md") from None
 
 
 def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress: Progress) -> Scans:

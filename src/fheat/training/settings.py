@@ -127,8 +127,10 @@ class NetworkSettings(Section):
 
     @model_validator(mode="after")
     def _options_exist(self) -> Self:
-        if self.name not in list_models():
-            raise ValueError(f"network.name: {self.name!r} is unknown{nearest(self.name, list_models())}")
+        networks = list_models()
+        if self.name not in networks:
+            near = nearest(self.name, networks)
+            raise ValueError(f"network.name: {self.name!r} is unknown{near}: use {', '.join(networks)}")
         known = model_options(self.name)
         for option in self.options:
             if option not in known:
