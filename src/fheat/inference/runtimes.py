@@ -6,7 +6,6 @@ ONNX Runtime and OpenVINO are optional and imported when they are first used; th
 
 import warnings
 from importlib.util import find_spec
-from math import prod
 from typing import Final, Literal, Protocol, cast, get_args
 
 import torch
@@ -23,8 +22,6 @@ FASTEST: Final = "openvino"
 PACKAGES: Final = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 VOXELS_WORTH_COMPILING: Final = 50_000_000
 """Number of window voxels from which on `auto` compiles: about one scan with dense windows. Compiling takes seconds."""
-MACS_WORTH_COMPILING: Final = 50_000_000_000
-"""Number of multiply-adds from which on `auto` compiles, too: those of FHEAT-Seg on so many voxels."""
 
 
 class Runtime(Protocol):
@@ -75,10 +72,9 @@ class CompiledRuntime:
     """A network compiled for a CPU by ONNX Runtime or OpenVINO, when the first window of a size comes; see `Runtime`.
 
     Each compiled network is compared with the network itself on a window of noise before it is used. Where it cannot be
-    compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` or
-    `MACS_WORTH_COMPILING` are done or known to come, and also, after one warning, where it cannot be compiled. What was
-    compiled and compared is kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any
-    number of windows.
+    compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` are
+    done or known to come, and also, after one warning, where it cannot be compiled. What was compiled and compared is
+    kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any number of windows.
 
     Args:
         network: what is compiled, on the CPU and in evaluation mode.
@@ -104,41 +100,20 @@ class CompiledRuntime:
         self._voxels_done = self._voxels_to_come = 0
         self._compiled: dict[tuple[int, ...], Forward] = {}
         self._kept: dict[tuple[int, ...], bool] = {}
-        self._macs: dict[tuple[int, ...], float] = {}
         self._shape: tuple[int, ...] | None = None
         self._failed = False
 
     @property
     def name(self) -> str:
         """What runs the next window."""
-        waiting = self.automatic and not self._pays()
+        few = self._voxels_done + self._voxels_to_come < VOXELS_WORTH_COMPILING
+        waiting = self.automatic and few and not self._only_opens()
         return "torch" if waiting or self._failed else self._compiler
 
     @property
     def precision(self) -> str:
         """Precision of the next window."""
         return "float32" if self.name == "torch" else self._precision
-
-    def _pays(self) -> bool:
-        """Return whether the windows that are done and those to come are worth a compiled network."""
-        voxels = self._voxels_done + self._voxels_to_come
-        if voxels >= VOXELS_WORTH_COMPILING or self._only_opens():
-            return True
-        return voxels > 0 and voxels * self._macs_per_voxel() >= MACS_WORTH_COMPILING
-
-    def _macs_per_voxel(self) -> float:
-        """Return the multiply-adds per voxel of a window of the shape that comes next, 0 where nobody can count."""
-        shape = self._shape
-        if shape is None:
-            return 0.0
-        if shape not in self._macs:
-            from fheat.gates.cost import cost  # torch's counter takes a tenth of a second to import
-
-            try:
-                self._macs[shape] = cost(self.network, (1, *shape)).macs / prod(shape[1:])
-            except Exception:  # a network of another package may do anything with an input that has no values
-                self._macs[shape] = 0.0
-        return self._macs[shape]
 
     def _only_opens(self) -> bool:
         """Return whether windows of the shape that comes next need no compiling, here or by an earlier process."""
