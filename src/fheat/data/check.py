@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -20,7 +19,7 @@ from fheat.data.orientation import reorient
 from fheat.data.plausible import check_plausible, microscopic
 from fheat.data.preprocessing import Preprocessing
 from fheat.data.read import fractions, integers, read_image, read_stored_label
-from fheat.io.confined import many_readers
+from fheat.io.confined import reading_threads
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress
@@ -99,15 +98,11 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None
         progress: called with the number of cases done and their total.
     """
     seen: list[_Seen] = []
-    pool = ThreadPoolExecutor(max_workers=workers)
-    with many_readers(workers):
-        try:
-            for one in pool.map(lambda case: _check_case(case, dataset), dataset.cases):
-                seen.append(one)
-                if progress is not None:
-                    progress(len(seen), len(dataset.cases))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
+    with reading_threads(workers) as pool:
+        for one in pool.map(lambda case: _check_case(case, dataset), dataset.cases):
+            seen.append(one)
+            if progress is not None:
+                progress(len(seen), len(dataset.cases))
     rows = tuple(one.row for one in seen)
     channels = [row.channels for row in rows]
     problems = [*dataset.problems, *listing_problems(dataset), *(problem for one in seen for problem in one.problems)]

@@ -17,6 +17,7 @@ import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,6 +96,17 @@ def many_readers(threads: int) -> Iterator[None]:
         idle = _IDLE[os.getpid()]
         while len(idle) > max(MOST_IDLE, *_WANTED):
             idle.pop().close()
+
+
+@contextlib.contextmanager
+def reading_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield threads that read files, each with a reading process that is kept; an interruption waits for none."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="reading")
+    with many_readers(count):
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def start_reader() -> None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.io import read_volume
-from fheat.io.confined import many_readers
+from fheat.io.confined import reading_threads
 from fheat.io.volume import Volume, grid_difference
 from fheat.metrics.evaluate import Scores, Unit, evaluate_labels, first_fraction
 from fheat.metrics.grids import on_one_grid
@@ -127,14 +126,11 @@ def _for_each(
             return f"{pair.reference}: does not fit into memory; use fewer workers"
 
     threads = min(workers or os.cpu_count() or 1, len(pairs) or 1)
-    pool, results = ThreadPoolExecutor(threads), []
-    with many_readers(threads):
-        try:
-            for result in pool.map(attempt, pairs):
-                results.append(result)
-                progress(len(results), len(pairs))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # an interruption waits for nothing
+    results = []
+    with reading_threads(threads) as pool:
+        for result in pool.map(attempt, pairs):
+            results.append(result)
+            progress(len(results), len(pairs))
     by_case = {pair.case: result for pair, result in zip(pairs, results, strict=True)}
     refused.update({case: result for case, result in by_case.items() if isinstance(result, str)})
     return {case: result for case, result in by_case.items() if not isinstance(result, str)}

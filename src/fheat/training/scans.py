@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from fheat.data.plausible import Allowance, check_not_constant, check_plausible
 from fheat.data.preprocessing import NOT_RESAMPLED, Preprocessing
 from fheat.data.read import read_image, read_label
 from fheat.data.store import Packed, Size, pack
-from fheat.io.confined import many_readers
+from fheat.io.confined import reading_threads
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
@@ -117,7 +116,7 @@ def load_scans(
             return ready[index]
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
-    with many_readers(READERS), ThreadPoolExecutor(READERS, thread_name_prefix="reading") as readers:
+    with reading_threads(READERS) as readers:
         for scan in readers.map(read, range(1, len(roles))):
             ready.append(scan)
             progress(len(ready), len(roles))
