@@ -4,11 +4,11 @@ The data are LA in the nnU-Net layout with its splits.json: 4 labels, patches of
 trains by supervised learning, every method on FHEAT-Seg. A row says whether all losses and weights stayed finite, how
 many updates were skipped for a gradient that was not, the loss before and after, and which share of the outputs of
 convolutions and linear layers is in bfloat16: a layer that a network keeps in float32 is meant to be an exception.
-Beside it stands the speed. `--only` names networks and methods to run; their rows are merged into the stored file.
+`--only` names networks and methods to run; their rows are merged into the stored file. Speed is not measured here, so
+that several of these may share a GPU: `fheat bench step` measures it.
 """
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,8 @@ def row(data: Path, network: str, method: str, iterations: int, device: str, pat
         step()
     for hook in hooks:
         hook.remove()
-    begin, before = time.perf_counter(), 10
-    for iteration in range(1, iterations):
-        if iteration == before:
-            synchronise(device)
-            begin = time.perf_counter()
+    for _ in range(1, iterations):
         step()
-    synchronise(device)
-    seconds = time.perf_counter() - begin
     losses = step.history[:iterations, 0].double().cpu()
     weights = [value for value in step.model.state_dict().values() if value.is_floating_point()]
     return {
@@ -61,14 +55,8 @@ def row(data: Path, network: str, method: str, iterations: int, device: str, pat
         "loss_before": round(losses[:WINDOW].mean().item(), 4),
         "loss_after": round(losses[-WINDOW:].mean().item(), 4),
         "in_bfloat16": round(sum(kind == torch.bfloat16 for kind in kinds) / max(len(kinds), 1), 3),
-        "per_second": round((iterations - before) / seconds, 2),
         "gigabytes": round(torch.cuda.max_memory_allocated() / 1e9, 2) if device == "cuda" else None,
     }
-
-
-def synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from fheat.nn.convolutions import (
     PatchTransposed3d,
     Pointwise3d,
 )
-from fheat.nn.layers import EachChannelNorm
+from fheat.nn.layers import EachChannelNorm, resized
 from fheat.ops import kernels
 
 
@@ -121,3 +121,20 @@ def test_a_side_that_does_not_keep_the_grid_is_refused():
 def test_groups_of_one_channel(channels, share, side, grid):
     plain = nn.Conv3d(channels, share * channels, side, padding=side // 2, groups=channels, bias=False)
     assert_close(*both(GroupedConv3d(channels, share * channels, side), plain, torch.randn(2, channels, *grid)))
+
+
+@pytest.mark.parametrize(
+    ("grid", "new"),
+    [((4, 4, 3), (28, 28, 20)), ((5, 3, 7), (9, 3, 13)), ((6, 5, 4), (3, 2, 2)), ((1, 2, 1), (4, 4, 4))],
+)
+def test_maps_are_resized_by_a_product_along_each_axis(grid, new):
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3, *grid, requires_grad=True), torch.randn(2, 3, *new)
+    exact = x.detach().double().requires_grad_()
+    with kernels.use("always"):
+        found = resized(x, new)
+    expected = F.interpolate(exact, size=new, mode="trilinear")
+    gradients = (torch.autograd.grad((y * weight).sum(), at)[0] for y, at in ((found, x), (expected, exact)))
+    assert_close([found, next(gradients)], [expected, next(gradients)])
+    assert found.is_contiguous(memory_format=torch.channels_last_3d)
+    assert resized(x, grid) is x

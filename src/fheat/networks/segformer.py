@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
+from fheat.nn.convolutions import Pointwise3d
 from fheat.nn.layers import crop_to, resized
 from fheat.nn.segformer import PatchEmbedding, SegFormerStage
+from fheat.ops import kernels
 from fheat.ops.dct import autocasts
 from fheat.ops.heat import FractionalHeat
 
@@ -58,9 +60,9 @@ class SegFormer(SegmentationNetwork):
             before = width
         for site in SITES[4:]:
             self.add_module(site, decoder(site, WIDTHS[int(site[-1]) - 1]))
-        fuse = nn.Conv3d(len(WIDTHS) * DECODER_WIDTH, DECODER_WIDTH, 1, bias=False)
+        fuse = Pointwise3d(len(WIDTHS) * DECODER_WIDTH, DECODER_WIDTH, bias=False)
         self.fuse = nn.Sequential(fuse, nn.BatchNorm3d(DECODER_WIDTH), nn.ReLU())
-        self.head = nn.Conv3d(DECODER_WIDTH, out_channels, 1)
+        self.head = Pointwise3d(DECODER_WIDTH, out_channels)
 
     def forward_features(self, x: Tensor) -> Features:
         """Return logits, the attention map, and the 256 channels that enter the head, on a quarter of the grid."""
@@ -75,7 +77,7 @@ class SegFormer(SegmentationNetwork):
         last, attention = self._attend(maps[0])
         fused = self.fuse(torch.cat([*decoded, last], dim=1))
         logits = self.head(fused)
-        logits = F.interpolate(logits.float() if autocasts(logits) else logits, scale_factor=4.0, mode="trilinear")
+        logits = _enlarged(logits.float() if autocasts(logits) else logits)
         if attention is None:
             attention = fused.detach().abs().mean(dim=1, keepdim=True)
         return Features(crop_to(logits, size), attention, fused)
@@ -83,3 +85,10 @@ class SegFormer(SegmentationNetwork):
     def _attend(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the features of dec1 and its attention map; None where a stage without a gate has none."""
         return self.get_submodule("dec1")(x), None
+
+
+def _enlarged(x: Tensor) -> Tensor:
+    """Return maps on a grid that is four times as fine; a factor, unlike a grid, can be exported for any size."""
+    if kernels.usable(x):
+        return resized(x, [4 * length for length in x.shape[2:]])
+    return F.interpolate(x, scale_factor=4.0, mode="trilinear")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fheat.ops import kernels
 
-_FEW_VOXELS = 4096
+FEW_VOXELS = 4096
 """Largest grid on which the kernel of a grouped convolution was made to be fast."""
 
 
@@ -175,7 +175,7 @@ class GroupedConv3d(nn.Conv3d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve."""
-        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() > _FEW_VOXELS:
+        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() > FEW_VOXELS:
             return super().forward(x)
         from fheat.ops.kernels.grouped import grouped_conv  # Triton takes a second to import
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fheat.nn.convolutions import PatchConv3d, PatchTransposed3d, SmallConv3d
 from fheat.ops import kernels
+from fheat.ops.dct import apply_matrix, constant, without_autocast
 
 
 class OneGroupNorm(nn.GroupNorm):
@@ -159,8 +162,29 @@ def crop_to(x: Tensor, grid: Sequence[int]) -> Tensor:
 
 
 def resized(x: Tensor, grid: Sequence[int]) -> Tensor:
-    """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are."""
-    return x if tuple(x.shape[2:]) == tuple(grid) else F.interpolate(x, size=list(grid), mode="trilinear")
+    """Return maps on another grid by trilinear interpolation; on their own grid they are returned as they are.
+
+    Shapes: (N, C, X, Y, Z) -> (N, C, *grid). On a GPU it is one matrix product per axis, y = A x along that axis, in
+    the precision of x and with channels last in memory.
+    """
+    if tuple(x.shape[2:]) == tuple(grid):
+        return x
+    if x.ndim != 5 or not kernels.usable(x):
+        return F.interpolate(x, size=list(grid), mode="trilinear")
+    y = x.movedim(1, -1).contiguous()
+    with without_autocast(x):
+        for axis in (-2, -3, -4):  # the last one first, while the others are still short
+            matrix = constant(_interpolation, (y.shape[axis], grid[axis + 1]), x.device, x.dtype)
+            y = apply_matrix(matrix, y, axis)
+    return y.movedim(-1, 1)
+
+
+def _interpolation(length: int, new: int) -> NDArray[np.float64]:
+    """Return A, (new, length), of linear interpolation along an axis: row i reads the two cells around the point
+    (i + 1/2) length / new - 1/2, or the outermost cell where that lies outside."""
+    point = np.clip((np.arange(new) + 0.5) * length / new - 0.5, 0, length - 1)
+    near: NDArray[np.float64] = np.maximum(1 - np.abs(point[:, None] - np.arange(length)), 0)
+    return near
 
 
 def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:

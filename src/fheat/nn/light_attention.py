@@ -5,24 +5,74 @@ its shapes. Deliberate differences: a grid that the sampling stride does not div
 the attention map stays on its own token grid instead of being resized to a fixed 112x112x80.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from fheat.nn.convolutions import DepthwiseConv3d, DepthwiseTransposed3d, GroupedConv3d, Pointwise3d, pointwise
+from fheat.nn.convolutions import (
+    FEW_VOXELS,
+    DepthwiseConv3d,
+    DepthwiseTransposed3d,
+    GroupedConv3d,
+    Pointwise3d,
+    pointwise,
+)
 from fheat.nn.layers import crop_to, one_group, untouched
 from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
+
+
+class LocalBranch(nn.Sequential):
+    """1x1x1 to half the channels, batch norm, GELU, grouped convolution of odd side back to all, GELU, without bias.
+
+    Shapes: (N, C, X, Y, Z) -> the same.
+    """
+
+    def __init__(self, channels: int, side: int) -> None:
+        half = channels // 2
+        super().__init__(
+            Pointwise3d(channels, half, bias=False),
+            nn.BatchNorm3d(half),
+            nn.GELU(),
+            GroupedConv3d(half, channels, side),
+            nn.GELU(),
+        )
+
+    def fusable(self) -> bool:
+        """Return whether `fused` computes what the layers would: they are as built, and the norm is in training."""
+        kinds = Pointwise3d, nn.BatchNorm3d, nn.GELU, GroupedConv3d, nn.GELU
+        norm = self[1]
+        assert isinstance(norm, nn.BatchNorm3d)
+        return (
+            untouched(self, LocalBranch)
+            and all(untouched(layer, kind) for layer, kind in zip(self, kinds, strict=True))
+            and norm.training
+            and norm.momentum is not None
+        )
+
+    def fused(self, tokens: Tensor, grid: torch.Size) -> Tensor:
+        """Return the output for tokens (N X Y Z, C) of a grid (N, X, Y, Z), in their order, by kernels in float32."""
+        from fheat.ops.kernels.batch_norm import norm_gelu  # Triton takes a second to import
+        from fheat.ops.kernels.grouped import grouped_conv
+
+        narrow, norm, _, widen, _ = self
+        half = norm_gelu(F.linear(tokens, narrow.weight.flatten(1)), norm)  # type: ignore[arg-type, operator]
+        wide = grouped_conv(half.view(*grid, -1), widen.weight)  # type: ignore[arg-type]
+        return F.gelu(wide).view(tokens.shape)
 
 
 class LightAttention(nn.Module):
     """Attention on one third of the channels, convolutions on the other two, all on a grid sampled with stride r.
 
     First third: 1x1x1 to q, k, v, then `softmax(q k^T) v` without a scale, in float32 under autocast too: activations
-    reach thousands, and a product of two of them is rounded by thousands in bfloat16. The other two: 1x1x1 to half the
-    channels, batch norm, GELU, grouped 3x3x3 or 5x5x5 back, GELU. Then a depthwise transposed convolution (kernel =
-    stride = r), GN, 1x1x1. Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives,
-    (N, 1, X/r, Y/r, Z/r).
+    reach thousands, and a product of two of them is rounded by thousands in bfloat16. The other two: a `LocalBranch`
+    of side 3 and one of side 5. Then a depthwise transposed convolution (kernel = stride = r), GN, 1x1x1.
+
+    Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives, (N, 1, X/r, Y/r, Z/r); None
+    where no map is wanted.
     """
 
     def __init__(self, channels: int, stride: int, heads: int) -> None:
@@ -35,31 +85,92 @@ class LightAttention(nn.Module):
         self.heads = heads
         self.stride = stride
         self.qkv = Pointwise3d(third, 3 * third, bias=False)
-        self.fine = _local_branch(third, 3)
-        self.coarse = _local_branch(third, 5)
+        self.fine = LocalBranch(third, 3)
+        self.coarse = LocalBranch(third, 5)
         self.recover = nn.Sequential(
             DepthwiseTransposed3d(channels, stride),
             one_group(channels),
             Pointwise3d(channels, channels, bias=False),
         )
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, want_map: bool = True) -> tuple[Tensor, Tensor | None]:
         """Return the mixed features and the attention map."""
-        grid = x.shape[2:]
+        mixed, attention = self._mix_fused(x, want_map) if self._fusable(x) else self._mix(x, want_map)
+        return crop_to(self.recover(mixed), x.shape[2:]), attention
+
+    def _mix(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
         sampled = x[:, :, :: self.stride, :: self.stride, :: self.stride]
         attended, fine, coarse = sampled.chunk(3, dim=1)
-        attended, attention = self._attend(attended)
-        mixed = torch.cat([attended, self.fine(fine), self.coarse(coarse)], dim=1)
-        return crop_to(self.recover(mixed), grid), attention
+        attended, attention = self._attend(attended, want_map)
+        return torch.cat([attended, self.fine(fine), self.coarse(coarse)], dim=1), attention
 
-    def _attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
         batch, _, *grid = x.shape
         with without_autocast(x):
             query, key, value = self.qkv(x).reshape(batch, self.heads, -1, x[0, 0].numel()).chunk(3, dim=2)
             weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
             attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
-        received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid)
+        received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid) if want_map else None
         return attended, received
+
+    def _fusable(self, x: Tensor) -> bool:
+        """Return whether kernels can mix the tokens: they read the weights and call no submodule."""
+        if not kernels.usable(x):
+            return False
+        from fheat.ops.kernels.attention import MOST_TOKENS  # Triton takes a second to import
+
+        tokens = torch.Size(-(-length // self.stride) for length in x.shape[2:]).numel()
+        return (
+            tokens <= min(MOST_TOKENS, FEW_VOXELS)
+            and len(x) * tokens > 1
+            and untouched(self.qkv, Pointwise3d)
+            and self.fine.fusable()
+            and self.coarse.fusable()
+        )
+
+    def _mix_fused(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
+        """Do what `_mix` does, in float32 throughout: tokens are few, and rounding them takes longer than it saves."""
+        from fheat.ops.kernels.attention import short_attention
+
+        with kernels.on_device(x), without_autocast(x):
+            tokens: Tensor = _Sample.apply(x, self.stride)  # type: ignore[no-untyped-call]
+            *grid, channels = tokens.shape
+            attended, fine, coarse = tokens.view(-1, channels).chunk(3, dim=1)
+            qkv = F.linear(attended, self.qkv.weight.flatten(1)).view(len(x), -1, self.heads, channels // self.heads)
+            size = torch.Size(grid)
+            parts = (
+                short_attention(qkv).view(attended.shape),
+                self.fine.fused(fine, size),
+                self.coarse.fused(coarse, size),
+            )
+            mixed = torch.cat(parts, dim=1).view(tokens.shape).movedim(-1, 1)
+        return mixed, _received(qkv.detach()).view(len(x), 1, *grid[1:]) if want_map else None
+
+
+class _Sample(torch.autograd.Function):
+    """Every `stride`-th voxel along each axis: (N, C, X, Y, Z) -> (N, X/r, Y/r, Z/r, C), float32 and contiguous.
+
+    As slices, the way back would be a tensor of zeros and a copy for each axis.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stride: int) -> Tensor:
+        ctx.shape, ctx.dtype, ctx.stride = x.shape, x.dtype, stride
+        return x[:, :, ::stride, ::stride, ::stride].movedim(1, -1).float().contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        samples, channels, *grid = ctx.shape
+        out = gradient.new_zeros(samples, *grid, channels, dtype=ctx.dtype)
+        out[:, :: ctx.stride, :: ctx.stride, :: ctx.stride] = gradient
+        return out.movedim(-1, 1), None
+
+
+def _received(qkv: Tensor) -> Tensor:
+    """Return the mean attention that each token receives, (N, T), from q, k and v, (N, T, heads, 3 D)."""
+    query, key, _ = qkv.transpose(1, 2).chunk(3, dim=-1)
+    return (query @ key.transpose(-2, -1)).softmax(dim=-1).mean(dim=(1, 2))
 
 
 class GatedMixer(nn.Module):
@@ -91,12 +202,12 @@ class LightAttentionBlock(nn.Module):
         self.attentions = nn.ModuleList(LightAttention(channels, stride, heads) for _ in range(2))
         self.mixers = nn.ModuleList(GatedMixer(channels) for _ in range(2))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features and the attention map of the last attention."""
+    def forward(self, x: Tensor, want_map: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Return the features and, if it is wanted, the attention map of the last attention."""
         x = x + self.depthwise(x)
-        attention = x
+        attention = None
         for attend, mix in zip(self.attentions, self.mixers, strict=True):
-            mixed, attention = attend(x)
+            mixed, attention = attend(x, want_map and attend is self.attentions[-1])
             x = x + mixed
             x = x + mix(x)
         return x, attention
@@ -111,27 +222,19 @@ class LightAttentionStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of the stage."""
-        return self.attend(x)[0]
+        return self._run(x, want_map=False)[0]
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features and the attention map, (N, 1, X/r, Y/r, Z/r).
-
-        The sum of the blocks has no norm and grows from block to block, so it is kept in float32 under autocast too.
-        """
-        if autocasts(x):
-            x = x.float()
-        attention = x
-        for block in self.blocks:
-            x, attention = block(x)
+        """Return the features and the attention map, (N, 1, X/r, Y/r, Z/r)."""
+        x, attention = self._run(x, want_map=True)
+        assert attention is not None
         return x, attention
 
-
-def _local_branch(channels: int, kernel: int) -> nn.Sequential:
-    half = channels // 2
-    return nn.Sequential(
-        Pointwise3d(channels, half, bias=False),
-        nn.BatchNorm3d(half),
-        nn.GELU(),
-        GroupedConv3d(half, channels, kernel),
-        nn.GELU(),
-    )
+    def _run(self, x: Tensor, *, want_map: bool) -> tuple[Tensor, Tensor | None]:
+        """The sum of the blocks has no norm and grows from block to block, so it is kept in float32 under autocast."""
+        if autocasts(x):
+            x = x.float()
+        attention = None
+        for block in self.blocks:
+            x, attention = block(x, want_map and block is self.blocks[-1])
+        return x, attention

@@ -139,7 +139,7 @@ def _every_axis(x: Tensor, dims: int, transform: Transform, channels_last: bool,
     return x
 
 
-def _multiply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+def apply_matrix(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     """Return `matrix` (M, N) applied along `axis` of `x`, as one tall or one batched product, no axis permuted."""
     if axis == -1:
         return x @ matrix.t()
@@ -173,11 +173,11 @@ def _tables(name: str, length: int) -> NDArray[np.float64]:
 
 
 def _product(x: Tensor, axis: int) -> Tensor:
-    return _multiply(_table(x, "matrix", x.shape[axis]), x, axis)
+    return apply_matrix(_table(x, "matrix", x.shape[axis]), x, axis)
 
 
 def _product_inverse(x: Tensor, axis: int) -> Tensor:
-    return _multiply(_table(x, "matrix", x.shape[axis]).t(), x, axis)
+    return apply_matrix(_table(x, "matrix", x.shape[axis]).t(), x, axis)
 
 
 def _split(x: Tensor, axis: int) -> Tensor:
@@ -187,16 +187,16 @@ def _split(x: Tensor, axis: int) -> Tensor:
     total = left + right
     if length % 2:
         total = torch.cat([total, x.narrow(axis, half, 1)], axis)
-    even = _multiply(_table(x, "even", length), total, axis)
-    odd = _multiply(_table(x, "odd", length), left - right, axis)
+    even = apply_matrix(_table(x, "even", length), total, axis)
+    odd = apply_matrix(_table(x, "odd", length), left - right, axis)
     return _interleave(even, odd, axis)
 
 
 def _split_inverse(x: Tensor, axis: int) -> Tensor:
     length, half = x.shape[axis], x.shape[axis] // 2
     even, odd = _every_other(x, axis, 0), _every_other(x, axis, 1)
-    symmetric = _multiply(_table(x, "even", length).t(), even, axis)
-    antisymmetric = _multiply(_table(x, "odd", length).t(), odd, axis)
+    symmetric = apply_matrix(_table(x, "even", length).t(), even, axis)
+    antisymmetric = apply_matrix(_table(x, "odd", length).t(), odd, axis)
     left = symmetric.narrow(axis, 0, half)
     middle = [symmetric.narrow(axis, half, 1)] if length % 2 else []
     return torch.cat([left + antisymmetric, *middle, (left - antisymmetric).flip(axis)], axis)

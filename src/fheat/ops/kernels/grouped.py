@@ -19,22 +19,18 @@ def grouped_conv(x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def _convolve(x: Tensor, table: Tensor, side: int, *, back: bool) -> Tensor:
-    samples, *sizes, inputs = x.shape
-    channels = table.shape[1]
-    grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
-    out = x.new_empty(samples, *sizes, channels, dtype=torch.float32)
-    grouped.grouped[grid](x, table, out, *sizes, **shape, SHARE=channels // inputs, SIDE=side, FLIP=back)
-    return out
-
-
 class _GroupedConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        samples, *sizes, inputs = x.shape
+        side, channels = weight.shape[-1], len(weight)
         table = weight.flatten(1).t().contiguous()
+        out = torch.empty(samples, *sizes, channels, device=x.device)
+        grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
+        grouped.grouped[grid](x, table, out, *sizes, **shape, SHARE=channels // inputs, SIDE=side)
         ctx.save_for_backward(x, table)
-        ctx.side = weight.shape[-1]
-        return _convolve(x, table, ctx.side, back=False)
+        ctx.side = side
+        return out
 
     @staticmethod
     @once_differentiable
@@ -42,15 +38,17 @@ class _GroupedConv(torch.autograd.Function):
         x, table = ctx.saved_tensors
         side, channels = ctx.side, table.shape[1]
         samples, *sizes, inputs = x.shape
+        voxels, share = sizes[0] * sizes[1] * sizes[2], channels // inputs
         gradient, inward, weights = gradient.contiguous(), None, None
         if ctx.needs_input_grad[0]:
-            each = _convolve(gradient, table, side, back=True)
-            inward = each.view(samples, *sizes, inputs, channels // inputs).sum(dim=-1).to(x.dtype)
+            inward = torch.empty_like(x)
+            grid, shape = tile_each(samples, voxels, inputs)
+            grouped.grouped_back[grid](gradient, table, inward, *sizes, **shape, SHARE=share, SIDE=side)
         if ctx.needs_input_grad[1]:
-            plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-            partial = gradient.new_empty(samples, channels * side**3)
+            plan = tiling(samples, voxels, channels)
+            partial = torch.empty(samples, channels * side**3, device=x.device)
             grouped.grouped_weights[(samples, side**3)](
-                gradient, x, partial, *sizes, **plan.shape, SHARE=channels // inputs, SIDE=side
+                gradient, x, partial, *sizes, **plan.shape, SHARE=share, SIDE=side
             )
             weights = add_rows(partial).view(channels, 1, side, side, side)
         return inward, weights

@@ -1,0 +1,130 @@
+"""Kernels of Light-UNETR's tokens in Triton's interpreter, outputs poisoned: attention, norm with GELU, the module."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fheat.nn.light_attention import LightAttention, LightAttentionStage
+from fheat.ops import kernels
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    """Memory that a kernel should fill holds NaN until it does."""
+    empty, empty_like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
+    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+    torch.manual_seed(0)
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
+
+
+@pytest.mark.parametrize(
+    ("samples", "tokens", "heads", "size"), [(2, 7, 1, 8), (1, 16, 2, 5), (2, 33, 3, 8), (1, 1, 2, 4), (1, 40, 1, 20)]
+)
+def test_attention_and_its_gradient(samples, tokens, heads, size):
+    from fheat.ops.kernels.attention import short_attention
+
+    qkv = torch.randn(samples, tokens, heads, 3 * size, requires_grad=True)
+    exact = qkv.detach().double().requires_grad_()
+    query, key, value = exact.transpose(1, 2).chunk(3, dim=-1)
+    expected = ((query @ key.transpose(-2, -1)).softmax(dim=-1) @ value).transpose(1, 2)
+    weights = torch.randn(expected.shape)
+    found = short_attention(qkv)
+    gradients = [torch.autograd.grad((out * weights).sum(), x)[0] for out, x in ((found, qkv), (expected, exact))]
+    assert error(found, expected) < 1e-6
+    assert error(*gradients) < 1e-5
+
+
+def test_attention_survives_scores_of_some_thousands():
+    from fheat.ops.kernels.attention import short_attention
+
+    qkv = 100 * torch.randn(1, 20, 1, 24)
+    query, key, value = qkv.double().chunk(3, dim=-1)
+    expected = (query[:, :, 0] @ key[:, :, 0].transpose(-2, -1)).softmax(dim=-1) @ value[:, :, 0]
+    assert error(short_attention(qkv)[:, :, 0], expected) < 1e-4
+
+
+@pytest.mark.parametrize(("rows", "channels"), [(2, 1), (17, 4), (40, 6), (1500, 5)])
+def test_norm_with_gelu_its_gradients_and_running_moments(rows, channels):
+    from fheat.ops.kernels.batch_norm import norm_gelu
+
+    norm = nn.BatchNorm3d(channels)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+    exact = copy.deepcopy(norm).double()
+    x = (3 + torch.randn(rows, channels)).requires_grad_()
+    exact_x = x.detach().double().requires_grad_()
+    weights = torch.randn(rows, channels)
+    found = norm_gelu(x, norm)
+    expected = F.gelu(exact(exact_x[:, :, None, None, None]))[:, :, 0, 0, 0]
+    outs = ((found, x, norm), (expected, exact_x, exact))
+    found_gradients, expected_gradients = (
+        torch.autograd.grad((out * weights).sum(), [at, *layer.parameters()]) for out, at, layer in outs
+    )
+    assert error(found, expected) < 1e-5
+    assert all((one - other).abs().max() < 1e-4 for one, other in zip(found_gradients, expected_gradients, strict=True))
+    assert norm.num_batches_tracked == exact.num_batches_tracked == 1
+    assert all(error(one, other) < 1e-5 for one, other in zip(norm.buffers(), exact.buffers(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("channels", "stride", "heads", "grid", "samples"),
+    [(24, 2, 1, (6, 5, 7), 2), (60, 2, 4, (4, 4, 3), 1), (12, 1, 2, (3, 2, 5), 1)],
+)
+def test_the_module_and_all_its_gradients(channels, stride, heads, grid, samples):
+    module = LightAttention(channels, stride, heads)
+    exact, x = copy.deepcopy(module).double(), torch.randn(samples, channels, *grid)
+    weights, found = torch.randn(x.shape), []
+    for one, mode, values in ((module, "always", x), (exact, "never", x.double())):
+        values = values.requires_grad_()
+        with kernels.use(mode):
+            out, attention = one(values)
+        (out * weights).sum().backward()
+        found.append([out, attention, values.grad, *(p.grad for p in one.parameters()), *one.buffers()])
+    assert all(one.shape == other.shape and error(one, other) < 1e-5 for one, other in zip(*found, strict=True))
+
+
+def test_attention_maps_are_made_where_they_are_wanted():
+    stage, x = LightAttentionStage(12, 2, 2, 1), torch.randn(1, 12, 4, 4, 4)
+    for mode in ("never", "always"):
+        made = []
+        hooks = [
+            module.register_forward_hook(lambda _module, _inputs, out, made=made: made.append(out[1] is not None))
+            for block in stage.blocks
+            for module in block.attentions
+        ]
+        with kernels.use(mode):
+            stage(x)
+            assert made == [False] * 4
+            stage.attend(x)
+            assert made[4:] == [False, False, False, True]
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("change", ["hook", "evaluation", "replaced"])
+def test_a_module_that_was_changed_inside_is_not_fused(change):
+    module, x, called = LightAttention(12, 1, 1), torch.randn(1, 12, 3, 3, 3), []
+    if change == "hook":
+        module.fine[2].register_forward_hook(lambda *_: called.append("GELU"))
+    if change == "evaluation":
+        module.eval()
+    if change == "replaced":
+        module.coarse[4] = nn.ReLU()
+    with kernels.use("never"):
+        expected, _ = copy.deepcopy(module)(x)
+    with kernels.use("always"):
+        found, _ = module(x)
+    assert error(found, expected) < 1e-5
+    assert called == (["GELU"] * 2 if change == "hook" else [])
