@@ -1,9 +1,14 @@
-"""Time one window of every network in the same runtimes, side by side: `python benchmarks/equal_terms.py`.
+"""Time windows of every network in the same runtimes, side by side: `python benchmarks/equal_terms.py`.
 
-A comparison in which one network is compiled and another is not compares runtimes. Here every network runs in plain
-PyTorch, through `torch.compile` and through OpenVINO, each compiled the same way, on one 112x112x80 window in float32
-on two threads. All take turns in one process; the times are medians, and the ratios are to FHEAT-Seg as training left
-it (the zoo's la-4, closed gates retired) in the same runtime. Weights are otherwise random: they change no time.
+A comparison in which one network is compiled and another is not compares runtimes. Here every network runs in each
+runtime, compiled the same way, on windows of 112x112x80. All take turns in one process; the times are medians, and the
+ratios are to FHEAT-Seg as training left it (the zoo's la-4, closed gates retired) in the same runtime. Weights are
+otherwise random: they change no time.
+
+- On a CPU, one window at a time in float32 on two threads: plain PyTorch, `torch.compile`, OpenVINO.
+- On a GPU, `--device cuda`, eight windows at a time, as prediction takes them: plain PyTorch, `torch.compile`, and
+  plain PyTorch captured as a graph, in float32; the captured graph in bfloat16; and the same two with the fused kernels
+  of this package, which are made for FHEAT-Seg and serve some of the others in part.
 """
 
 import os
@@ -15,60 +20,98 @@ from record import arguments, write_result
 from torch import Tensor, nn
 
 from fheat import __version__, create_model, load, retire
-from fheat.bench.timing import interleaved
+from fheat.bench.timing import Timer, captured, interleaved
 from fheat.inference.runtimes import CompiledRuntime
+from fheat.ops import kernels
 from fheat.system.machine import machine
 
 os.environ["FHEAT_CACHE"] = ""
 SIZE = (112, 112, 80)
+BATCH = {"cpu": 1, "cuda": 8}
+"""Number of windows at a time."""
 FIRST = "fheat_seg (la-4)"
 PEERS = ("light_unetr", "segformer3d", "mednext", "segresnet", "dynunet")
-RUNTIMES = ("torch", "torch.compile", "openvino")
-LARGEST_ERROR = 1e-3
-"""Largest difference of a compiled network from plain PyTorch, relative to its largest output."""
+KERNELS = "fheat's kernels"
+RUNTIMES = {
+    "cpu": ("torch", "torch.compile", "openvino"),
+    "cuda": ("torch", "torch.compile", "graph", "graph, bfloat16", f"graph, {KERNELS}", f"graph, bfloat16, {KERNELS}"),
+}
+LARGEST_ERROR = {"cpu": 1e-3, "cuda": 1e-2}
+"""Largest difference from plain PyTorch, relative to its largest output; a GPU multiplies in TF32 in convolutions."""
+LARGEST_ERROR_HALF = 0.2
 
 
 def main() -> None:
     options = arguments(__doc__, "equal-terms", rounds=5)
-    torch.set_num_threads(2)
+    device = options.device
+    if device == "cpu":
+        torch.set_num_threads(2)
     torch.manual_seed(0)
-    networks: dict[str, nn.Module] = {FIRST: retire(load("la-4")).eval()}
-    networks |= {name: create_model(name, patch_size=SIZE).eval() for name in PEERS}
-    x = torch.randn(1, 1, *SIZE)
+    networks: dict[str, nn.Module] = {FIRST: retire(load("la-4")).eval().to(device)}
+    networks |= {name: create_model(name, patch_size=SIZE).eval().to(device) for name in PEERS}
+    x = torch.randn(BATCH[device], 1, *SIZE, device=device)
     with torch.no_grad():
-        runs = {(name, how): compiled(network, how, x) for name, network in networks.items() for how in RUNTIMES}
-        candidates = {f"{name} / {how}": (lambda run=run: run(x)) for (name, how), run in runs.items()}
-        times = interleaved(candidates, options.rounds, "cpu", warm_up=1)
-    window = {name: {how: round(times[f"{name} / {how}"], 1) for how in RUNTIMES} for name in networks}
+        candidates = {
+            f"{name} / {how}": prepared(network, how, x, device)
+            for name, network in networks.items()
+            for how in RUNTIMES[device]
+        }
+        times = interleaved(candidates, options.rounds, device, warm_up=1, capture=False)
+    window = {name: {how: round(times[f"{name} / {how}"], 2) for how in RUNTIMES[device]} for name in networks}
+    where = "two CPU threads" if device == "cpu" else "a GPU"
     write_result(
         options.name,
-        title="One window of FHEAT-Seg and its peers in the same runtimes, on two CPU threads",
-        command="python benchmarks/equal_terms.py",
+        title=f"Windows of FHEAT-Seg and its peers in the same runtimes, on {where}",
+        command="python benchmarks/equal_terms.py" + (" --device cuda" if device == "cuda" else ""),
         seed=0,
-        machine={**machine(), "openvino": version("openvino"), "fheat": __version__},
-        settings={"window": SIZE, "rounds": options.rounds, "precision": "float32"},
+        machine={
+            **machine(device),
+            "fheat": __version__,
+            **({"openvino": version("openvino")} if device == "cpu" else {}),
+        },
+        settings={"window": SIZE, "windows_at_a_time": BATCH[device], "rounds": options.rounds},
         results={
             "window_ms": window,
             "ratio": {
-                name: {how: round(row[how] / window[FIRST][how], 2) for how in RUNTIMES} for name, row in window.items()
+                name: {how: round(row[how] / window[FIRST][how], 2) for how in RUNTIMES[device]}
+                for name, row in window.items()
             },
         },
         out=options.out,
     )
 
 
-def compiled(network: nn.Module, how: str, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the network in a runtime, after it was compared with plain PyTorch."""
-    run: Callable[[Tensor], Tensor] = network
+def prepared(network: nn.Module, how: str, x: Tensor, device: str) -> Callable[[], object]:
+    """Return a run of the network in a runtime, after it was compared with plain PyTorch."""
+    half = "bfloat16" in how
+    timer = Timer(device, precision="bfloat16" if half else "float32")
+    with kernels.use("auto" if KERNELS in how else "never"):
+        run = timer.forward(compiled(network, how), x)
+        found = run()
+        if how.startswith("graph"):
+            run = captured(run)
+    with kernels.use("never"):
+        expected = network(x)
+    assert isinstance(found, Tensor)
+    error = float((found - expected).abs().max() / expected.abs().max())
+    if not error <= (LARGEST_ERROR_HALF if half else LARGEST_ERROR[device]):
+        raise RuntimeError(f"{type(network).__name__} by {how} is off by {error:.1g}")
+    print(f"{type(network).__name__}, {how}: ready, off by {error:.1g}", flush=True)
+    if how.startswith("graph"):
+        return run
+
+    def plainly() -> object:
+        with kernels.use("never"):
+            return run()
+
+    return plainly
+
+
+def compiled(network: nn.Module, how: str) -> Callable[[Tensor], Tensor]:
+    """Return the network as a function in a runtime."""
     if how == "torch.compile":
-        run = torch.compile(network, dynamic=False)
-    elif how == "openvino":
-        run = CompiledRuntime(network, "openvino")
-    expected = network(x)
-    error = float((run(x) - expected).abs().max() / expected.abs().max())
-    if not error <= LARGEST_ERROR:
-        raise RuntimeError(f"{how} is off by {error:.1g}")
-    return run
+        return torch.compile(network, dynamic=False)
+    return CompiledRuntime(network, "openvino") if how == "openvino" else network
 
 
 if __name__ == "__main__":

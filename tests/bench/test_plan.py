@@ -1,8 +1,10 @@
 """Which sizes and networks a run takes when nobody says, and how lists are read."""
 
 import pytest
+import torch
 
-from fheat.bench.plan import EVERY_NETWORK, SMALL_NETWORKS, Plan, build, grids, numbers
+from fheat.bench.plan import EVERY_NETWORK, SMALL_NETWORKS, Plan, build, grids, in_its_way, numbers
+from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
@@ -79,6 +81,15 @@ def test_states_of_gates():
     assert left["fheat_seg/retired"] == []
     assert left["fheat_seg_l/survivor"] == ["dec3"]
     assert not any(model.training for model in built.values())
+
+
+def test_a_plain_network_is_the_same_and_runs_without_kernels():
+    built = build(["fheat_seg/survivor", "fheat_seg/survivor/plain", "light_unetr/plain"], TINY, "cpu").built
+    first, plain, _ = built.values()
+    assert all(torch.equal(one, other) for one, other in zip(first.parameters(), plain.parameters(), strict=True))
+    with kernels.use("always"):
+        usable = [in_its_way(name, lambda: kernels.usable(torch.zeros(1)))() for name in built]
+    assert usable == [True, False, False]
 
 
 def test_unknown_networks_are_refused():

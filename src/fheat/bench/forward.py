@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fheat.bench.plan import Networks
+from fheat.bench.plan import Networks, in_its_way
 from fheat.bench.timing import Candidate, Timer, ratios
 from fheat.gates.cost import cost
 from fheat.gates.dry_run import gate_calls
@@ -64,7 +64,8 @@ def gate_grids(patches: tuple[Triple, ...]) -> dict[tuple[int, tuple[int, ...]],
 def window_times(timer: Timer, networks: Networks, patch: Triple, batch: int) -> dict[str, Any]:
     """Return times of one forward pass of every network, its parameters and cost; ratios are to the first network."""
     x = _input(timer, patch, batch)
-    times = timer.times({name: timer.forward(network, x) for name, network in networks.built.items()}, warm_up=1)
+    runs = {name: in_its_way(name, timer.forward(network, x)) for name, network in networks.built.items()}
+    times = timer.times(runs, warm_up=1)
     costs = {name: cost(network, (1, 1, *patch)) for name, network in networks.built.items()}
     return {
         "patch": grid_name(patch),
@@ -141,7 +142,7 @@ def doublings(sizes: Sequence[int], times: Sequence[float]) -> dict[str, float]:
 
 def _times_by_size(timer: Timer, networks: Networks, inputs: dict[str, Tensor]) -> dict[str, list[float]]:
     candidates: dict[str, Candidate] = {
-        f"{name} on {size}": timer.forward(network, x)
+        f"{name} on {size}": in_its_way(name, timer.forward(network, x))
         for name, network in networks.built.items()
         for size, x in inputs.items()
     }

@@ -7,11 +7,12 @@ from typing import Final, Literal
 
 import torch
 
-from fheat.bench.timing import Precision
+from fheat.bench.timing import Candidate, Precision
 from fheat.gates.retire import retire
 from fheat.inference.windows import Triple, Windows
 from fheat.networks.base import SegmentationNetwork, checked_patch_size
 from fheat.networks.registry import create_model
+from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
@@ -34,6 +35,8 @@ EVERY_NETWORK: Final = (
 SMALL_NETWORKS: Final = ("fheat_seg/retired", "fheat_seg/survivor", "fheat_seg/open", "light_unetr")
 GATE_STATES: Final = ("open", "survivor", "retired")
 """States of the gates that may follow the name of a network, after a slash."""
+PLAIN: Final = "/plain"
+"""Ending of the name of a network that is to run without the fused kernels of this package."""
 LA_PATCH: Triple = (112, 112, 80)
 """Patch of the networks for the LA dataset."""
 SMALL_PATCH: Triple = (64, 64, 48)
@@ -152,8 +155,9 @@ def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0
     """Return networks with fresh weights, on a device, in evaluation mode.
 
     A name is one of the registry. For a network with gates a state may follow: `/open` as built, `/survivor` with all
-    gates but the last closed and retired, `/retired` with all gates retired. A network whose library is not installed
-    is listed as missing. Raises `ValueError` for an unknown name, and `BadInput` where no network can be built.
+    gates but the last closed and retired, `/retired` with all gates retired. With `/plain` at the end it is the same
+    network, which `in_its_way` runs without fused kernels. A network whose library is not installed is listed as
+    missing. Raises `ValueError` for an unknown name, and `BadInput` where no network can be built.
     """
     networks = Networks()
     for name in names:
@@ -168,8 +172,8 @@ def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0
 
 
 def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
-    plain, _, state = name.partition("/")
-    model = create_model(plain, patch_size=patch)
+    known, _, state = name.removesuffix(PLAIN).partition("/")
+    model = create_model(known, patch_size=patch)
     gates = gates_of(model)
     if state and (state not in GATE_STATES or not gates):
         raise ValueError(f"network {name!r} is unknown: only networks with gates have /{', /'.join(GATE_STATES)}")
@@ -179,6 +183,18 @@ def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
             gate.delta.data.fill_(-0.1)
         model = retire(model)
     return model  # type: ignore[return-value]
+
+
+def in_its_way(name: str, run: Candidate) -> Candidate:
+    """Return `run`, the work of the network of this name, without fused kernels if that is what the name asks for."""
+    if not name.endswith(PLAIN):
+        return run
+
+    def without_kernels() -> object:
+        with kernels.use("never"):
+            return run()
+
+    return without_kernels
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fheat.bench.plan import Networks
+from fheat.bench.plan import Networks, in_its_way
 from fheat.bench.timing import Candidate, Timer, interleaved, ratios
 from fheat.inference.predictor import Predictor
 from fheat.inference.replay import Precision
@@ -38,11 +38,11 @@ def scan_times(
     runs: dict[str, Candidate] = {}
     scaled: dict[str, int] = {}
     for name, predictor in predictors.items():
-        on_part = _segment(predictor, part)
+        on_part = in_its_way(name, _segment(predictor, part))
         first = int(gpu or runtime != "torch")  # there the first call chooses algorithms, compiles and allocates
         trial = interleaved({name: on_part}, 1, timer.device, warm_up=first, capture=False)[name] / 1e3
         slow = few < count and trial * count / few > longest
-        runs[name] = on_part if slow else _segment(predictor, scan)
+        runs[name] = on_part if slow else in_its_way(name, _segment(predictor, scan))
         if slow:
             scaled[name] = few
     times = timer.times(runs, warm_up=0, capture=False)

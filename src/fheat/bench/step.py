@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fheat.bench.plan import Networks
+from fheat.bench.plan import Networks, in_its_way
 from fheat.bench.timing import MOST_REPEATS, Timer, ratios
 from fheat.data.store import VolumeStore, pack_all
 from fheat.inference.windows import Triple
@@ -34,7 +34,8 @@ def step_times(timer: Timer, networks: Networks, patch: Triple, batch: int, meth
     uses them."""
     iterations = _ITERATIONS_TO_CAPTURE + (WARM_UP + timer.rounds) * MOST_REPEATS
     steps = {
-        name: build_step(timer, network, method, patch, batch, iterations) for name, network in networks.built.items()
+        name: in_its_way(name, build_step(timer, network, method, patch, batch, iterations))
+        for name, network in networks.built.items()
     }
     if timer.device.startswith("cuda"):
         for step in steps.values():
