@@ -1,6 +1,6 @@
 """What `fheat reproduce` reached on the datasets at hand, row by row and seed by seed, as one stored result.
 
-    fheat reproduce table1 table4 section5 methods --data DATA --out OUT
+    fheat reproduce table1 table2 table4 fig4 section5 methods --data DATA --out OUT
     fheat reproduce table6 --data DATA --out OUT --iterations 4000
     fheat reproduce table4 --rows la-all/fheat-seg-l --data DATA --out OUT --iterations 2000
     python studies/reproduced.py OUT DATA --store reproduced-cuda
@@ -26,7 +26,7 @@ from fheat.experiments.row_result import row_result, score_of
 from fheat.metrics.table import Table
 from fheat.training.runs import read_history
 
-ITEMS = ("table1", "table2", "table3", "table4", "table6", "section5", "methods")
+ITEMS = ("table1", "table2", "table3", "table4", "table6", "fig4", "section5", "methods")
 LENGTHS = (FULL, 4000, 2000)
 SEEDS = (0, 1, 2)
 SEMI_SUPERVISED = ("la-4/fheat-seg", "la-8/fheat-seg", "brats-25/fheat-seg")
@@ -182,9 +182,9 @@ def main(
     write_result(
         store,
         title="What fheat reproduce reached on LA and BraTS 2019: scores on validation scans and gates, seed by seed",
-        command=f"fheat reproduce table1 table4 section5 methods --data DATA --out OUT; fheat reproduce table6 --data "
-        f"DATA --out OUT --iterations 4000; fheat reproduce table4 --rows la-all/fheat-seg-l --data DATA --out OUT "
-        f"--iterations 2000; python studies/reproduced.py OUT DATA --store {store}",
+        command="fheat reproduce table1 table2 table4 fig4 section5 methods --data DATA --out OUT; fheat reproduce "
+        "table6 --data DATA --out OUT --iterations 4000; fheat reproduce table4 --rows la-all/fheat-seg-l --data DATA "
+        f"--out OUT --iterations 2000; python studies/reproduced.py OUT DATA --store {store}",
         seed=list(SEEDS),
         machine=machine,
         note="Rows by the length of their runs in iterations; a method with a published length of its own takes as "

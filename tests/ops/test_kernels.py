@@ -260,16 +260,20 @@ BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground"
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"H": 2, "D": 8, "DP": 16, "TP": 256, "WIDTH": 4}
+NUMBERS |= {"H": 2, "D": 8, "DP": 16, "TP": 256, "WIDTH": 4, "QP": 128, "HP": 16, "GELU": True}
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "T")
 done = 0
-NAMES = "norm batch_norm mixer fheat depthwise grouped attention transform tiles conv largest_component losses"
+NAMES = "norm batch_norm mixer fheat depthwise grouped attention tokens gated transform tiles conv largest_component"
 PARTS = "tile_at", "tile_of"
-for name in NAMES.split():
+for name in [*NAMES.split(), "losses"]:
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": {"largest_component": 1024, "attention": 16}.get(name, 64)}
     if name == "grouped":
         numbers |= {"SIDE": 5, "BLOCK": 16}
+    if name == "gated":
+        numbers |= {"H": 48, "WIDTH": 32}
+    if name == "tokens":
+        numbers |= {"T": 32, "TP": 32, "H": 16, "BLOCK": 32}
     for kernel in vars(module).values():
         here = isinstance(kernel, triton.runtime.JITFunction) and kernel.fn.__module__ == module.__name__
         if not here or "BLOCK" not in kernel.arg_names or kernel.fn.__name__ in PARTS:
@@ -306,4 +310,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "34", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "39", ran.stderr[-2000:]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fheat.nn.light_attention import LightAttention, LightAttentionStage
+from fheat.nn.light_attention import GatedMixer, LightAttention, LightAttentionStage
 from fheat.ops import kernels
 
 pytest.importorskip("triton")
@@ -54,6 +54,24 @@ def test_attention_survives_scores_of_some_thousands():
     assert error(short_attention(qkv)[:, :, 0], expected) < 1e-4
 
 
+@pytest.mark.parametrize(("rows", "third"), [(1, 2), (33, 8), (70, 20)])
+def test_products_of_the_thirds_and_their_gradients(rows, third):
+    from fheat.ops.kernels.tokens import token_products
+
+    x = torch.randn(rows, 3 * third)
+    weights = [torch.randn(size, third) for size in (3 * third, third // 2, third // 2)]
+    slopes, found = [torch.randn(rows, len(weight)) for weight in weights], []
+    for values, kind in ((x, torch.float32), (x.double(), torch.float64)):
+        at = [value.detach().to(kind).requires_grad_() for value in (values, *weights)]
+        if kind == torch.float32:
+            out = token_products(*at)
+        else:
+            out = [part @ weight.t() for part, weight in zip(at[0].chunk(3, dim=1), at[1:], strict=True)]
+        total = sum((one * slope).sum() for one, slope in zip(out, slopes, strict=True))
+        found.append([*out, *torch.autograd.grad(total, at)])
+    assert all(error(one, other) < 1e-5 for one, other in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(("rows", "channels"), [(2, 1), (17, 4), (40, 6), (1500, 5)])
 def test_norm_with_gelu_its_gradients_and_running_moments(rows, channels):
     from fheat.ops.kernels.batch_norm import norm_gelu
@@ -95,6 +113,38 @@ def test_the_module_and_all_its_gradients(channels, stride, heads, grid, samples
     assert all(one.shape == other.shape and error(one, other) < 1e-5 for one, other in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize(("channels", "grid"), [(24, (6, 5, 7)), (60, (4, 4, 3)), (6, (1, 2, 1))])
+def test_the_gated_mixer_with_its_residual(channels, grid):
+    module, x = GatedMixer(channels), torch.randn(2, channels, *grid)
+    exact, weights, found = copy.deepcopy(module).double(), torch.randn(x.shape), []
+    for one, mode, values in ((module, "always", x), (exact, "never", x.double())):
+        values = values.requires_grad_()
+        with kernels.use(mode):
+            out = one.added_to(values)
+        (out * weights).sum().backward()
+        found.append([out, values.grad, *(p.grad for p in one.parameters())])
+    assert all(one.shape == other.shape and error(one, other) < 1e-6 for one, other in zip(*found, strict=True))
+
+
+def test_the_gated_mixer_rounds_operands_under_autocast_only():
+    """In fp16: the interpreter multiplies the bit patterns of bf16."""
+    module, x = GatedMixer(12), torch.randn(1, 12, 3, 3, 3)
+    expected = x + module(x)
+    with kernels.use("always"), torch.autocast("cpu", torch.float16):
+        found = module.added_to(x)
+    assert found.dtype == torch.float32
+    assert 1e-6 < error(found, expected) < 1e-3
+
+
+def test_a_hook_on_a_mixer_is_called():
+    stage, called = LightAttentionStage(12, 1, 1, 1), []
+    stage.blocks[0].mixers[0].register_forward_hook(lambda *_: called.append("mixer"))
+    stage.blocks[0].mixers[1].gating.register_forward_hook(lambda *_: called.append("gating"))
+    with kernels.use("always"):
+        stage(torch.randn(1, 12, 2, 2, 2))
+    assert called == ["mixer", "gating"]
+
+
 def test_attention_maps_are_made_where_they_are_wanted():
     stage, x = LightAttentionStage(12, 2, 2, 1), torch.randn(1, 12, 4, 4, 4)
     for mode in ("never", "always"):
@@ -113,13 +163,15 @@ def test_attention_maps_are_made_where_they_are_wanted():
             hook.remove()
 
 
-@pytest.mark.parametrize("change", ["hook", "evaluation", "replaced"])
+@pytest.mark.parametrize("change", ["hook", "evaluation", "frozen statistics", "replaced"])
 def test_a_module_that_was_changed_inside_is_not_fused(change):
     module, x, called = LightAttention(12, 1, 1), torch.randn(1, 12, 3, 3, 3), []
     if change == "hook":
         module.fine[2].register_forward_hook(lambda *_: called.append("GELU"))
     if change == "evaluation":
         module.eval()
+    if change == "frozen statistics":
+        module.fine[1].track_running_stats = False
     if change == "replaced":
         module.coarse[4] = nn.ReLU()
     with kernels.use("never"):
@@ -128,3 +180,4 @@ def test_a_module_that_was_changed_inside_is_not_fused(change):
         found, _ = module(x)
     assert error(found, expected) < 1e-5
     assert called == (["GELU"] * 2 if change == "hook" else [])
+    assert module.fine[1].num_batches_tracked == (0 if change in ("evaluation", "frozen statistics") else 1)

@@ -3,7 +3,7 @@
 After Miyato et al., 2018, with the Dice distance of SS-Net instead of a divergence.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -24,19 +24,41 @@ def dice_distance(one: Tensor, other: Tensor, epsilon: float = 1e-8) -> Tensor:
 
 
 def smoothness_loss(
-    predict: Callable[[Tensor], Tensor], images: Tensor, clean: Tensor, start: Tensor, *, probe: float, radius: float
+    predict: Callable[[Tensor], Tensor],
+    images: Tensor,
+    clean: Tensor,
+    start: Tensor,
+    *,
+    probe: float,
+    radius: float,
+    weights: Iterable[nn.Parameter] = (),
 ) -> Tensor:
     """Return the distance of the prediction on perturbed images from `clean`, the constant prediction on the images.
 
     The perturbation of each image has L2 norm `radius`. Its direction is the gradient of the distance with respect to
     the perturbation at `probe` times the direction of `start`: one step of the power method. Shapes: images and start
     (B, C, X, Y, Z), clean and what `predict` returns (B, K, X, Y, Z). With a radius of 0 nothing is perturbed.
+    `weights` are those of the predicting network: no gradients of them are computed on the way to the direction.
     """
     direction = unit(start).requires_grad_()
-    distance = dice_distance(predict(images + probe * direction), clean)
+    with _constant(weights):
+        distance = dice_distance(predict(images + probe * direction), clean)
     with torch.autocast(images.device.type, enabled=False):  # as for every other backward pass
         (gradient,) = torch.autograd.grad(distance, direction)
     return dice_distance(predict(images + radius * unit(gradient)), clean)
+
+
+@contextmanager
+def _constant(weights: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Within the block nothing is learned about these weights."""
+    learned = [weight for weight in weights if weight.requires_grad]
+    for weight in learned:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in learned:
+            weight.requires_grad_(True)
 
 
 def unit(images: Tensor) -> Tensor:

@@ -113,7 +113,15 @@ class SSNet(Method):
         crops = batch.images, batch.unlabelled
         noise = torch.cat([uniform_noise(some) for some in crops])
         with frozen_statistics(model):
-            return smoothness_loss(predict, torch.cat(crops), clean, noise, probe=PROBE, radius=self.options.radius)
+            return smoothness_loss(
+                predict,
+                torch.cat(crops),
+                clean,
+                noise,
+                probe=PROBE,
+                radius=self.options.radius,
+                weights=model.parameters(),
+            )
 
     @torch.no_grad()
     def _remember(self, rows: Tensor, correct: Tensor) -> None:

@@ -8,21 +8,14 @@ the attention map stays on its own token grid instead of being resized to a fixe
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fheat.nn.convolutions import (
-    FEW_VOXELS,
-    DepthwiseConv3d,
-    DepthwiseTransposed3d,
-    GroupedConv3d,
-    Pointwise3d,
-    pointwise,
-)
+from fheat.nn.convolutions import FEW_VOXELS, DepthwiseConv3d, DepthwiseTransposed3d, GroupedConv3d, Pointwise3d
 from fheat.nn.layers import crop_to, one_group, untouched
 from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
+from fheat.ops.kernels.launch import WIDEST
 
 
 class LocalBranch(nn.Sequential):
@@ -42,7 +35,7 @@ class LocalBranch(nn.Sequential):
         )
 
     def fusable(self) -> bool:
-        """Return whether `fused` computes what the layers would: they are as built, and the norm is in training."""
+        """Return whether kernels compute what the layers would: they are as built, and the norm is in training."""
         kinds = Pointwise3d, nn.BatchNorm3d, nn.GELU, GroupedConv3d, nn.GELU
         norm = self[1]
         assert isinstance(norm, nn.BatchNorm3d)
@@ -50,18 +43,19 @@ class LocalBranch(nn.Sequential):
             untouched(self, LocalBranch)
             and all(untouched(layer, kind) for layer, kind in zip(self, kinds, strict=True))
             and norm.training
+            and norm.track_running_stats
             and norm.momentum is not None
         )
 
-    def fused(self, tokens: Tensor, grid: torch.Size) -> Tensor:
-        """Return the output for tokens (N X Y Z, C) of a grid (N, X, Y, Z), in their order, by kernels in float32."""
+    def behind_product(self, half: Tensor, grid: torch.Size) -> Tensor:
+        """Do all but the first layer, by kernels in float32: tokens (N X Y Z, C / 2) of a grid (N, X, Y, Z) to
+        (N X Y Z, C), in their order."""
         from fheat.ops.kernels.batch_norm import norm_gelu  # Triton takes a second to import
-        from fheat.ops.kernels.grouped import grouped_conv
+        from fheat.ops.kernels.grouped import grouped_conv_gelu
 
-        narrow, norm, _, widen, _ = self
-        half = norm_gelu(F.linear(tokens, narrow.weight.flatten(1)), norm)  # type: ignore[arg-type, operator]
-        wide = grouped_conv(half.view(*grid, -1), widen.weight)  # type: ignore[arg-type]
-        return F.gelu(wide).view(tokens.shape)
+        _, norm, _, widen, _ = self
+        wide = grouped_conv_gelu(norm_gelu(half, norm).view(*grid, -1), widen.weight)  # type: ignore[arg-type]
+        return wide.view(len(half), -1)
 
 
 class LightAttention(nn.Module):
@@ -131,19 +125,20 @@ class LightAttention(nn.Module):
     def _mix_fused(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
         """Do what `_mix` does, in float32 throughout: tokens are few, and rounding them takes longer than it saves."""
         from fheat.ops.kernels.attention import short_attention
+        from fheat.ops.kernels.tokens import token_products
 
         with kernels.on_device(x), without_autocast(x):
             tokens: Tensor = _Sample.apply(x, self.stride)  # type: ignore[no-untyped-call]
-            *grid, channels = tokens.shape
-            attended, fine, coarse = tokens.view(-1, channels).chunk(3, dim=1)
-            qkv = F.linear(attended, self.qkv.weight.flatten(1)).view(len(x), -1, self.heads, channels // self.heads)
-            size = torch.Size(grid)
-            parts = (
-                short_attention(qkv).view(attended.shape),
-                self.fine.fused(fine, size),
-                self.coarse.fused(coarse, size),
+            grid, channels = tokens.shape[:-1], tokens.shape[-1]
+            layers = self.qkv, self.fine[0], self.coarse[0]
+            products = token_products(tokens.view(-1, channels), *(layer.weight.flatten(1) for layer in layers))  # type: ignore[operator]
+            qkv = products[0].view(len(x), -1, self.heads, channels // self.heads)
+            attended = short_attention(qkv).view(-1, channels // 3)
+            local = (
+                branch.behind_product(half, grid)
+                for branch, half in zip((self.fine, self.coarse), products[1:], strict=True)
             )
-            mixed = torch.cat(parts, dim=1).view(tokens.shape).movedim(-1, 1)
+            mixed = torch.cat([attended, *local], dim=1).view(tokens.shape).movedim(-1, 1)
         return mixed, _received(qkv.detach()).view(len(x), 1, *grid[1:]) if want_map else None
 
 
@@ -184,13 +179,22 @@ class GatedMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the channels of (N, C, X, Y, Z)."""
-        if kernels.usable(x) and untouched(self.value, Pointwise3d) and untouched(self.gating, Pointwise3d):
-            both = pointwise(x, torch.cat([self.value.weight, self.gating.weight]))  # one product is faster than two
-            gated = F.glu(both, dim=1)
-        else:
-            gated = self.value(x) * self.gating(x).sigmoid()
-        out: Tensor = self.recover(gated)
+        out: Tensor = self.recover(self.value(x) * self.gating(x).sigmoid())
         return out
+
+    def added_to(self, x: Tensor) -> Tensor:
+        """Return x + mixer(x), on a GPU by fused kernels, in float32 and with channels last in memory."""
+        layers = self.value, self.gating, self.recover
+        as_built = untouched(self, GatedMixer) and all(untouched(layer, Pointwise3d) for layer in layers)
+        if not kernels.usable(x) or not as_built or x.shape[1] > WIDEST:
+            mixed: Tensor = self(x)
+            return x + mixed
+        from fheat.ops.kernels.gated import gated_mix  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            rows = x.float().movedim(1, -1).contiguous()
+            mixed = gated_mix(rows.view(-1, x.shape[1]), *(layer.weight.flatten(1) for layer in layers))
+        return mixed.view(rows.shape).movedim(-1, 1)
 
 
 class LightAttentionBlock(nn.Module):
@@ -208,8 +212,7 @@ class LightAttentionBlock(nn.Module):
         attention = None
         for attend, mix in zip(self.attentions, self.mixers, strict=True):
             mixed, attention = attend(x, want_map and attend is self.attentions[-1])
-            x = x + mixed
-            x = x + mix(x)
+            x = mix.added_to(x + mixed)  # type: ignore[operator]
         return x, attention
 
 

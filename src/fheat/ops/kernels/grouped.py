@@ -15,31 +15,40 @@ def grouped_conv(x: Tensor, weight: Tensor) -> Tensor:
 
     Output channels m c to m c + m - 1 read input channel c. Sums and the output, (N, X, Y, Z, m C), are float32.
     """
-    out: Tensor = _GroupedConv.apply(x, weight)  # type: ignore[no-untyped-call]
+    out: Tensor = _GroupedConv.apply(x, weight, False)  # type: ignore[no-untyped-call]
+    return out
+
+
+def grouped_conv_gelu(x: Tensor, weight: Tensor) -> Tensor:
+    """Return gelu(grouped_conv(x, weight))."""
+    out: Tensor = _GroupedConv.apply(x, weight, True)  # type: ignore[no-untyped-call]
     return out
 
 
 class _GroupedConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gelu: bool) -> Tensor:
         samples, *sizes, inputs = x.shape
         side, channels = weight.shape[-1], len(weight)
         table = weight.flatten(1).t().contiguous()
         out = torch.empty(samples, *sizes, channels, device=x.device)
+        active = torch.empty_like(out) if gelu else out
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        grouped.grouped[grid](x, table, out, *sizes, **shape, SHARE=channels // inputs, SIDE=side)
-        ctx.save_for_backward(x, table)
+        grouped.grouped[grid](x, table, out, active, *sizes, **shape, SHARE=channels // inputs, SIDE=side, GELU=gelu)
+        ctx.save_for_backward(x, table, *([out] if gelu else []))
         ctx.side = side
-        return out
+        return active
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, table = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, table, *before = ctx.saved_tensors
         side, channels = ctx.side, table.shape[1]
         samples, *sizes, inputs = x.shape
         voxels, share = sizes[0] * sizes[1] * sizes[2], channels // inputs
         gradient, inward, weights = gradient.contiguous(), None, None
+        if before:
+            gradient = torch.ops.aten.gelu_backward(gradient, before[0])
         if ctx.needs_input_grad[0]:
             inward = torch.empty_like(x)
             grid, shape = tile_each(samples, voxels, inputs)
@@ -51,4 +60,4 @@ class _GroupedConv(torch.autograd.Function):
                 gradient, x, partial, *sizes, **plan.shape, SHARE=share, SIDE=side
             )
             weights = add_rows(partial).view(channels, 1, side, side, side)
-        return inward, weights
+        return inward, weights, None

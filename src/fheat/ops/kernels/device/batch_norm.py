@@ -7,18 +7,14 @@ program has WIDTH channels and all rows, BLOCK at a time, so that no sum is spre
 import triton
 import triton.language as tl
 
+from fheat.ops.kernels.device.tiles import gelu_terms
+
 
 @triton.jit
 def tile_of(start, rows, channel, C: tl.constexpr, BLOCK: tl.constexpr):
     """Return the offsets of a tile, and which of its elements exist."""
     row = start + tl.arange(0, BLOCK)
     return row[:, None] * C + channel[None, :], (row < rows)[:, None] & (channel < C)[None, :]
-
-
-@triton.jit
-def gelu_terms(z):
-    """Return Phi(z), the distribution function of the normal distribution, and phi(z), its density."""
-    return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476)), 0.3989422804014327 * tl.exp(-0.5 * z * z)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ program waits for memory most of the time: the taps of a plane are unrolled, so 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import read_row, tile_at
+from fheat.ops.kernels.device.tiles import gelu_terms, read_row, tile_at
 
 
 @triton.jit
@@ -28,10 +28,11 @@ def near_tile(
 
 @triton.jit
 def grouped(
-    x, table, out, X, Y, Z,
+    x, table, out, active, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, SIDE: tl.constexpr,
+    GELU: tl.constexpr,
 ):  # fmt: skip
-    """Compute out[v, c] = sum over taps of table[tap, c] x[v + tap, c // SHARE].
+    """Compute out[v, c] = sum over taps of table[tap, c] x[v + tap, c // SHARE], and with GELU active = gelu(out).
 
     Each program computes one tile. `x` (samples, X Y Z, C / SHARE), `table` (SIDE^3, C), `out` (samples, X Y Z, C).
     """
@@ -47,6 +48,9 @@ def grouped(
             )  # fmt: skip
             total += value * read_row(table + (plane * SIDE * SIDE + line) * C, channel, C)
     tl.store(out + place, total, mask=keep)
+    if GELU:
+        above, _ = gelu_terms(total)
+        tl.store(active + place, total * above, mask=keep)
 
 
 @triton.jit

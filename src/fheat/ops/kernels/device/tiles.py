@@ -1,4 +1,4 @@
-"""Parts that the kernels share: tiles of voxels by channels, moments of a sample, norm, products, rational function.
+"""Parts that the kernels share: tiles of voxels by channels, moments of a sample, norm, products, activations.
 
 Tensors are (samples, voxels, C), channels last. A program owns `span` successive voxels of one sample and works through
 them in tiles of BLOCK voxels by CP channels, where CP is the next power of two from C. Each program stores its share of
@@ -93,6 +93,12 @@ def norm_backward(gradient, normal, scale, deviation, first, second, count):
 def sigmoid(x):
     """Return 1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def gelu_terms(z):
+    """Return Phi(z), the distribution function of the normal distribution, and phi(z), its density."""
+    return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476)), 0.3989422804014327 * tl.exp(-0.5 * z * z)
 
 
 @triton.jit
