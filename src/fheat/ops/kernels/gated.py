@@ -61,4 +61,12 @@ def _shape(x: Tensor, value: Tensor) -> dict[str, int]:
     while block > 16 and rows < _ENOUGH * block:
         block //= 2
     padded = max(16, power_of_two(channels))
-    return {"C": channels, "CP": padded, "H": len(value), "WIDTH": _WIDTH, "BLOCK": block, "num_warps": 4}
+    return {
+        "C": channels,
+        "CP": padded,
+        "H": len(value),
+        "WIDTH": _WIDTH,
+        "BLOCK": block,
+        "num_warps": 4,
+        "num_stages": 1,
+    }
