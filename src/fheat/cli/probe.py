@@ -23,7 +23,7 @@ from fheat.system.files import check_file, write_file
 from fheat.system.machine import memory_for
 from fheat.system.progress import progress_bar
 from fheat.training.runs import Saved, open_saved
-from fheat.training.scans import open_run_dataset
+from fheat.training.scans import check_still_there, open_run_dataset
 from fheat.training.settings import DataSettings
 
 
@@ -115,6 +115,7 @@ def _trained_on(options: ProbeOptions, saved: Saved) -> DataSettings:
         return DataSettings.model_construct(folder=str(options.data), labelled=labelled)
     if run is None:
         raise UsageError("--data is missing: give the dataset with labelled scans")
+    check_still_there(run, "give the place to which the dataset was moved with --data")
     return run.model_copy(update={"labelled": labelled})
 
 

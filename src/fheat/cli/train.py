@@ -54,11 +54,13 @@ class Train:
 
     Example: fheat train --resume --out run --iterations 20000
 
+    Example: fheat train moved/scans --resume --out run
+
     Example: torchrun --nproc-per-node 2 -m fheat train scans --labelled 4 --out run
     """
 
     dataset: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = None
-    """Dataset folder; see fheat data check."""
+    """Dataset folder; see fheat data check. With --resume its new place, if it was moved."""
     out: Path = Path("run")
     """Run folder."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
@@ -153,9 +155,10 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
         said = [f"--{name}".replace("_", "-") for name in names if name != LENGTH]
         said += ["--config"] if options.config is not None else []
         said += ["--preset"] if options.preset is not None else []
-        said += ["DATA"] if options.dataset is not None else []
         if said:
             raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said)}")
+        if options.dataset is not None:
+            given.setdefault("data", {})["folder"] = str(options.dataset)
         run = RunFolder(options.out)
         return options, merged_settings(run.settings().model_dump(), given, run.path) if given else run.settings()
     if options.dataset is not None:

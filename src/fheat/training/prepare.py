@@ -75,6 +75,7 @@ def prepare(
     progress: Progress = silent,
     first: int | None = None,
     started: Start | None = None,
+    start: str | None = None,
 ) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
@@ -87,11 +88,12 @@ def prepare(
         first: number of iterations that the run was begun with, if it was another one.
         started: the model that the run was started from, if a checkpoint holds what became of its weights; else the
             model of the settings is read.
+        start: where that model lies, if not where the settings say.
     """
     group = processes.current()
     group.together(lambda: check_size(settings))
     where = group.together(lambda: processes.own_device(device))
-    start = settings.network.start if started is None else None
+    start = (start or settings.network.start) if started is None else None
     if start is not None:
         group.together(lambda: start_folder(start))  # before the scans are read
     dataset = group.together(lambda: open_run_dataset(settings.data))
