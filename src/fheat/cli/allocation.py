@@ -59,7 +59,7 @@ class AllocationOptions:
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")] = ()
     """Model folders, written by fheat.save or by training, models of the zoo (see fheat models), or run folders, which
-    stand for their final network or, while there is none, for their best one."""
+    stand for their best network or, where they validated none, for their final one."""
     patch_size: tuple[int, int, int] | None = None
     """Patch size for which the cost is counted; that of the model if not given."""
     residual: bool = False

@@ -39,8 +39,8 @@ class ProbeOptions:
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder, a model of the zoo, such as la-4, see fheat models, or a run folder: of a run its final network,
-    while it has none its best."""
+    """Model folder, a model of the zoo, such as la-4, see fheat models, or a run folder: of a run its best network,
+    where it validated none its final one."""
     data: Path | None = None
     """Dataset folder, see fheat data check; the one it was trained on if not given, for a run folder."""
     batches: int = 8

@@ -200,8 +200,9 @@ def _report(options: Any, finished: FinishedRun, plan: RunPlan | None) -> None:
     best = "" if finished.best is None else f", best validation Dice {finished.best:.4f}"
     skipped = f", {finished.skipped} updates skipped" if finished.skipped else ""
     print(f"{iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
-    print(f"  {command('allocation', options.out / 'final')}")
-    print(f"  {command('predict', options.out / ('final' if finished.best is None else 'best'), 'SCANS', 'masks')}")
+    model = options.out / ("final" if finished.best is None else "best")
+    print(f"  {command('allocation', model)}")
+    print(f"  {command('predict', model, 'SCANS', 'masks')}")
 
 
 class _Screen:

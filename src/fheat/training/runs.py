@@ -216,7 +216,7 @@ class Saved:
 def open_saved(name: str) -> Saved:
     """Return the network that a name means: a model folder, a zoo model, or a run folder.
 
-    A run folder means the network in its `final/` or, while there is none, in its `best/`.
+    A run folder means the network in its `best/` or, where there is none, in its `final/`, as `find_folder` has it.
     """
     folder = Path(name)
     if not is_run_folder(folder):
@@ -228,7 +228,7 @@ def open_saved(name: str) -> Saved:
     return saved
 
 
-def network_of(record: RunHistory, name: str, wanted: Part = "final") -> Saved | None:
+def network_of(record: RunHistory, name: str, wanted: Part = "best") -> Saved | None:
     """Return the wanted network of a run, in `final/` or `best/`, else the other one; None while there is neither."""
     for part in (wanted, "best" if wanted == "final" else "final"):
         if (record.folder / part).is_dir():
