@@ -26,7 +26,7 @@ from fheat.system.progress import progress_bar
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
 from fheat.training.plan import RunPlan, plan_run
-from fheat.training.prepare import prepare
+from fheat.training.prepare import Prepared, prepare
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.train import FinishedRun, begin, finish
@@ -111,6 +111,7 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             with progress_bar("reading", quiet=group.rank > 0) as show:
                 prepared = prepare(settings, device=options.device, progress=show)
             if group.rank == 0:
+                _print_notes(prepared)
                 _print_plan(plan_run(prepared), as_json=options.json)
             return
         screen = _Screen(settings)
@@ -120,9 +121,8 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show
             )
         trainers.append(trainer)
-        start = trainer.prepared.start
-        if start is not None and start.note() and group.rank == 0 and trainer.done == 0:
-            print(f"fheat: note: {start.note()}", file=sys.stderr)
+        if group.rank == 0 and trainer.done == 0:
+            _print_notes(trainer.prepared)
         plan = plan_run(trainer.prepared) if group.rank == 0 and not options.resume else None
         if plan is not None and not options.json:
             _print_plan(plan)
@@ -139,6 +139,11 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             raise SystemExit(exit_code(stopped.reason)) from None
     if group.rank == 0:
         _report(options, finished, plan)
+
+
+def _print_notes(prepared: Prepared) -> None:
+    for note in prepared.notes():
+        print(f"fheat: note: {note}", file=sys.stderr)
 
 
 def _print_plan(plan: RunPlan, *, as_json: bool = False) -> None:

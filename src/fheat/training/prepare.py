@@ -49,6 +49,12 @@ class Prepared:
         x, y, z = self.settings.data.patch_size
         return Windows((x, y, z), self.settings.validation.stride or (x // 2, y // 2, z // 2))
 
+    def notes(self) -> list[str]:
+        """Return what the user should know about the model that the run starts from, a line each."""
+        if self.start is None:
+            return []
+        return list(filter(None, [self.start.note(), self.start.spacing_note(self.scans.preprocessing.spacing)]))
+
     def identity(self) -> dict[str, Any]:
         """Return what tells the scans of this run from others, wherever they lie."""
         scans = self.scans
