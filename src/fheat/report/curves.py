@@ -78,7 +78,7 @@ def validation(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 
 def strengths(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of D of every gate."""
-    caption = closing_words(history.iterations, {site: history.column(f"D.{site}") for site in history.sites})
+    caption = closing_words({site: history.column(f"D.{site}") for site in history.sites}, _closings(history))
     return _over_iterations(history, "D", "strength D", caption, marks)
 
 
@@ -95,7 +95,7 @@ def orders(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 def _over_iterations(history: RunHistory, what: str, label: str, caption: str, marks: Sequence[Mark]) -> str:
     """Return the figure of D or alpha; a cross on the axis marks where a gate closed for good."""
     values = {site: history.column(f"{what}.{site}") for site in history.sites}
-    closed_at = {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
+    closed_at = _closings(history)
     with plot(what, caption) as drawing:
         draw_gates(drawing.axes, history.iterations, values, closed_at)
         if what == "D":
@@ -104,6 +104,10 @@ def _over_iterations(history: RunHistory, what: str, label: str, caption: str, m
         drawing.legend()
         draw_marks(drawing.axes, marks)
     return figure(drawing.svg, caption)
+
+
+def _closings(history: RunHistory) -> dict[str, int]:
+    return {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
 
 
 def responses(table: Allocation) -> str:

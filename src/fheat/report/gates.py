@@ -5,7 +5,7 @@ from math import isfinite, pi
 
 from fheat.figures.page import PageSection, paragraph, row, table
 from fheat.figures.plots import Mark
-from fheat.gates.table import Allocation
+from fheat.gates.table import Allocation, closing_text
 from fheat.report.curves import orders, response, responses, strengths
 from fheat.studies.pairing import attenuation_figure, pairing_figure, pairing_table, prediction_sentence
 from fheat.studies.perturbation import gates_after, outcome_sentence, validation_sentence
@@ -59,7 +59,7 @@ def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Pa
             (
                 gate.site,
                 gate.state,
-                "" if at is None else f"{at:,}",
+                "" if at is None else f"{at:,}" if at else "the beginning",
                 *(f"{value:.4f}" if value else "0" for value in (gate.D, gate.alpha, gate.tau)),
                 "" if gate.grid is None else grid_name(gate.grid),
                 "" if gate.channels is None else str(gate.channels),
@@ -130,7 +130,7 @@ def _closing_order(history: RunHistory) -> list[str]:
     closed = sorted((at, site) for site in history.sites if (at := history.closed_at(site)) is not None)
     if not closed:
         return []
-    return [f"Closed for good, in this order: {_listed([f'{site} at iteration {at:,}' for at, site in closed])}."]
+    return [f"Closed for good, in this order: {_listed([f'{site} {closing_text(at)}' for at, site in closed])}."]
 
 
 def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
