@@ -22,7 +22,7 @@ from fheat.training.runs import read_history
 from fheat.training.settings_sources import dotted_names
 from tests.training.helpers import SMALL_WORDS, Run, settings_of
 
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "wbr", "img", "br"}
 
 
 class Reader(HTMLParser):

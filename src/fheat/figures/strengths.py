@@ -8,6 +8,7 @@ from fheat.figures.page import QUIET
 from fheat.figures.picture import Picture, svg_picture
 from fheat.figures.plots import gate_styles, plot
 from fheat.gates.table import closed_from, closing_text
+from fheat.system.text import some_of
 
 
 def strengths_picture(
@@ -52,8 +53,9 @@ def closing_words(values: Mapping[str, Sequence[float]], closed: Mapping[str, in
     """
     open_ = [f"{site} with D = {each[-1]:.4f}" for site, each in values.items() if site not in closed]
     caption = f"Strength D of every gate. {len(closed)} of {len(values)} closed for good"
-    caption += ": " + ", ".join(f"{site} {closing_text(at)}" for site, at in closed.items()) if closed else ""
-    return caption + (f". Open: {', '.join(open_)}." if open_ else ". None is open.")
+    words = some_of([f"{site} {closing_text(at)}" for site, at in closed.items()])
+    caption += f": {', '.join(words)}" if closed else ""
+    return caption + (f". Open: {', '.join(some_of(open_))}." if open_ else ". None is open.")
 
 
 def draw_gates(
