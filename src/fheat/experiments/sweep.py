@@ -211,7 +211,7 @@ def _check_gates(path: Path, runs: Sequence[PlannedRun]) -> None:
 
     A run would find out only after its scans are read, which may be hours after the sweep was begun.
     """
-    gated = {}
+    gated: dict[tuple[str, tuple[int, ...]], PlannedRun] = {}
     for run in runs:
         if run.settings.network.instrument:
             gated.setdefault((repr(run.settings.network), run.settings.data.patch_size), run)
