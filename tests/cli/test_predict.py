@@ -86,6 +86,37 @@ def test_a_folder_with_a_damaged_scan(model, scans, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["lines", "json"])
+@pytest.mark.parametrize("there", [False, True], ids=["new folder", "folder of the user"])
+def test_a_single_scan_that_is_refused_is_one_line_and_leaves_nothing(model, scans, tmp_path, capsys, more, there):
+    bad, out = tmp_path / "bad.nii.gz", tmp_path / "some" / "out"
+    bad.write_bytes((scans / "case0_0000.nii.gz").read_bytes()[:-40])
+    if there:
+        out.mkdir(parents=True)
+    for _ in range(2):
+        assert main(["predict", model, str(bad), str(out), "--no-preview", *more]) == 3
+        printed = capsys.readouterr()
+        assert printed.err.startswith(f"fheat: {bad}: gzip stream is damaged (")
+        assert printed.err.endswith("; copy it again from its source\n")
+        assert printed.err.count("\n") == 1
+        if more:
+            assert list(json.loads(printed.out)["refused"]) == ["bad"]
+        assert out.exists() == there
+        assert (tmp_path / "some").exists() == there
+        assert not there or list(out.iterdir()) == []
+
+
+def test_a_single_scan_whose_mask_is_foreign_is_one_line_too(model, scans, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "case0.nii.gz").write_bytes(b"precious")
+    assert main(["predict", model, str(scans / "case0_0000.nii.gz"), str(out)]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith(f"fheat: {out / 'case0.nii.gz'}: exists already, and is no mask of this program")
+    assert error.count("\n") == 1
+    assert [path.name for path in out.iterdir()] == ["case0.nii.gz"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["lines", "json"])
 def test_a_scan_unlike_the_training_scans_is_one_line_and_still_segmented(model, scans, tmp_path, capsys, more):
     network = load(model)
     first = read_image(scans_at(scans)[0])
@@ -288,7 +319,7 @@ def test_the_model_is_named_before_its_first_mask_and_not_before(model, scans, t
     assert main(["predict", model, str(scans / "bad.nii.gz"), str(tmp_path / "out")]) == 3
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("refused bad: ")
+    assert printed.err.startswith(f"fheat: {scans / 'bad.nii.gz'}: ")
     assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview"]) == 3
     printed = capsys.readouterr()
     assert [line.split()[0] for line in printed.out.splitlines()] == ["model:", "case0", "case1"]
@@ -312,7 +343,7 @@ def test_the_wrong_number_of_channels_is_refused(model, tmp_path, capsys):
     write_nifti(Volume(np.zeros((9, 9, 9, 2), np.float32), np.eye(4)), tmp_path / "two.nii.gz")
     assert main(["predict", model, str(tmp_path / "two.nii.gz"), str(tmp_path / "out")]) == 3
     assert "has 2 channels and the network takes 1" in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["cases"] == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_mask_replaces_a_scan(model, tmp_path, capsys):
@@ -336,7 +367,7 @@ def test_a_network_that_gives_nan_is_refused(scans, tmp_path, capsys):
     folder = save(network, tmp_path / "model")
     assert main(["predict", str(folder), str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]) == 3
     assert "the network's output is NaN or infinite" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans, tmp_path, monkeypatch, capsys):

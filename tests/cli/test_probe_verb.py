@@ -148,15 +148,15 @@ def test_a_run_stands_for_its_network_its_data_and_its_labels(phantoms, tmp_path
     more = ["--batches", "1", "--device", "cpu", "--json"]
     assert main(["probe", str(tmp_path / "run"), *more]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["part"], found["data"], found["labelled"]) == ("final", str(phantoms), 2)
-    final = ["probe", str(tmp_path / "run" / "final"), *more]
-    assert main([*final, "--data", str(phantoms), "--labelled", "2"]) == 0
+    assert (found["part"], found["data"], found["labelled"]) == ("best", str(phantoms), 2)
+    best = ["probe", str(tmp_path / "run" / "best"), *more]
+    assert main([*best, "--data", str(phantoms), "--labelled", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["gates"] == found["gates"]
     assert main(["probe", str(tmp_path / "run"), *more, "--labelled", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["labelled"] == 1
     assert main(["probe", str(tmp_path / "run"), *more[:-1]]) == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'run'}: the network in final\n")
-    assert main(final) == 2
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'run'}: the network in best\n")
+    assert main(best) == 2
     assert "--data is missing" in capsys.readouterr().err
 
 

@@ -99,6 +99,15 @@ def test_options_win_over_the_file_whatever_the_file_says(tmp_path):
         _settings(["--resume", "--warm-up", "500"])
 
 
+@pytest.mark.parametrize("option", ["--network.instrument", "--probe-at", "--research.probe-at", "--allow"])
+def test_an_option_that_takes_several_values_takes_one_at_least(option):
+    """Without this, gates that were asked for would be left out silently."""
+    for words in ([option], [option, "--batch", "4"]):
+        with pytest.raises(UsageError, match=f"{option} takes one value or more: give them, or leave"):
+            _settings(["scans", *words])
+    assert _settings(["scans", "--network.instrument", "stem", "--batch", "4"])[1].network.instrument == ("stem",)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -152,6 +152,21 @@ def test_a_missing_dataset_names_file_and_field(sweep, sweep_file):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("pattern", ["**.nothing", "nothing.at.all"])
+def test_a_pattern_that_fits_no_module_is_refused_before_any_run_begins(sweep, sweep_file, tmp_path, pattern):
+    path = sweep_file(0)
+    runs = "".join(
+        f'[[run]]\nname = "{name}"\nnetwork.instrument = ["{one}"]\n' for name, one in (("fits", "0"), ("not", pattern))
+    )
+    (tmp_path / "sweep.toml").write_text((tmp_path / "sweep.toml").read_text().replace("[grid]", f"{runs}[grid]"))
+    code, _, err = sweep(path)
+    assert code == 3
+    assert "sweep.toml: field network.instrument: Tiny has no module" in err
+    assert "(run not); give paths or patterns of modules of tiny" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def row(name, dice, hd95, defined=4):
     return SweepRow(name, "done", {}, dice=dice, hd95=hd95, defined=defined, scores=4, unit="mm", survivors=())
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fheat import BadInput, FractionalHeat, Predictor, create_model, retire
+from fheat import BadInput, FractionalHeat, Predictor, create_model, load, retire
 from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.compilers import COMPILERS, Compiler
@@ -249,6 +249,30 @@ def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
     predictor.segment(data)
     assert predictor.runtime == "openvino"
     assert list(predictor._run._compiled) == [(2, 10, 10, 10)]
+
+
+@pytest.mark.parametrize(("model", "name"), [("la-full", "torch"), ("la-full-l", "openvino")])
+def test_auto_compiles_a_network_that_computes_much_for_few_windows(model, name):
+    """Sixteen windows of one LA scan are 15 G multiply-adds of FHEAT-Seg, and 900 G of FHEAT-Seg-L."""
+    pytest.importorskip("openvino")
+    runtime = CompiledRuntime(load(model).eval(), "openvino", automatic=True)
+    assert runtime.name == "torch"  # as long as nothing is known to come
+    runtime.expect(16 * 112 * 112 * 80, (1, 112, 112, 80))
+    assert runtime.name == name
+    assert not runtime._compiled
+
+
+def test_a_network_is_tried_once_and_only_where_it_decides(monkeypatch):
+    tried = []
+    monkeypatch.setattr(runtimes, "macs_per_voxel", lambda network, shape: tried.append(shape) or 1.0)
+    network, shape = create_model("miniature").eval(), (1, 16, 16, 16)
+    explicit, automatic = (CompiledRuntime(network, "openvino", automatic=automatic) for automatic in (False, True))
+    explicit.expect(1000, shape)
+    automatic.expect(runtimes.VOXELS_WORTH_COMPILING, shape)
+    assert tried == []
+    for voxels in (1000, 2000):
+        automatic.expect(voxels, shape)
+    assert tried == [shape]
 
 
 class Unexportable(nn.Module):

@@ -234,3 +234,22 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_nifti(Volume(scan(seed=1), np.eye(4)), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["scan.nii.gz"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"hello, this is no scan" * 20, "it begins with the bytes 68 65, not with 1f 8b"),
+        (b"\x5c\x01" + bytes(400), "it begins with the bytes 5c 01, not with 1f 8b"),
+        (b"h", "it begins with the bytes 68, not with 1f 8b"),
+        (gzip.compress(b"hello, this is no scan" * 20) + b"trailing", "other bytes than 1f 8b follow its end"),
+    ],
+)
+def test_the_bytes_that_are_quoted_are_those_of_the_file(tmp_path, content, says):
+    path = tmp_path / "scan.nii.gz"
+    path.write_bytes(content)
+    error = refused(read_nifti, path)
+    assert says in error.reason
+    assert error.path == path
+    if says.startswith("it begins"):
+        assert "take .gz off its name if it is not packed" in error.remedy

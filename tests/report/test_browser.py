@@ -115,6 +115,41 @@ def test_plots_can_be_read_by_day_and_by_night(browser, report, dark):
     assert min(abs(one - found["paper"]) for one in found["lines"]) > 90
 
 
+@pytest.fixture(scope="module")
+def many_gates(finished, tmp_path_factory):
+    """A page of a run with 14 gates whose names are paths of modules, twelve of them open."""
+    sites = [f"body.decoder{stage}.conv_block.conv{place}.conv" for stage in range(7) for place in (1, 2)]
+    run = shutil.copytree(finished, tmp_path_factory.mktemp("many") / "run")
+    for part in ("best", "final"):
+        shutil.rmtree(run / part)
+    others = [
+        {key: value for key, value in line.items() if key[:2] != "D." and key[:6] != "alpha."} for line in logged(run)
+    ]
+    values = {f"D.{site}": 0.0 if site in sites[:2] else 0.1 * n for n, site in enumerate(sites)}
+    gates = values | {f"alpha.{site}": 0.4 for site in sites}
+    seen = {site: probe(site, pairing=(-1) ** n * 10.0**-n)["probe"][site] for n, site in enumerate(sites)}
+    steps = [line | gates if "total" in line else line for line in others]
+    write_lines(run, {"iteration": 0, "probe": seen}, *steps, {"iteration": 6, "probe": seen})
+    return write_report(run, scans=0)
+
+
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_many_gates_with_long_names_fit(browser, many_gates, width):
+    """Legends lie within their plots, and no list in a sentence goes on and on."""
+    browser.open(many_gates, width)
+    assert browser.value(OUTSIDE % width) == []
+    cut = browser.value(
+        """[...document.querySelectorAll("svg")].flatMap(plot => [...plot.querySelectorAll("text")].filter(one =>
+        one.getBoundingClientRect().right > plot.getBoundingClientRect().right + 1).map(one => one.textContent))"""
+    )
+    assert cut == []
+    longest = 'Math.max(...[...document.querySelectorAll("p, figcaption")].map(one => one.innerText.length))'
+    assert browser.value(longest) < 900
+    assert browser.value('document.querySelector(".summary").innerText').startswith(
+        "2 of 14 gates closed for good; 12 kept D from 0.2000 to 1.3000;"
+    )
+
+
 def test_what_does_not_fit_or_is_asked_for_would_be_seen(browser, tmp_path):
     page = tmp_path / "bad.html"
     page.write_text(

@@ -60,7 +60,7 @@ def windows_by_hand(predictor, image):
 
 def test_both_measures_are_those_of_the_windows_taken_by_hand(finished, cases):
     found = analyse(open_saved(str(finished)), cases, AnalysisOptions(), device="cpu")
-    predictor = Predictor(str(finished / "final"), windows=Windows((32, 32, 32), (16, 16, 16)), device="cpu")
+    predictor = Predictor(str(finished / "best"), windows=Windows((32, 32, 32), (16, 16, 16)), device="cpu")
     network, image = predictor.network, read_image(cases[0])
     shape = predictor.scan(image).shape
     total, count, residuals = torch.zeros(shape), torch.zeros(shape), []
@@ -130,7 +130,7 @@ def test_figures_and_numbers_from_a_run(finished, figures, cases):
         "analysis.json", "attention-maps.npz", "attention-maps-1.png", "attention.svg", "residual.svg",
     }  # fmt: skip
     (model,) = analysis.models
-    assert (model.part, model.network, analysis.dataset) == ("final", "fheat_seg", "phantom")
+    assert (model.part, model.network, analysis.dataset) == ("best", "fheat_seg", "phantom")
     assert (model.windows["size"], model.windows["stride"]) == ((32, 32, 32), (16, 16, 16))
     assert [case.case for case in model.attention.cases] == [case.id for case in cases]
     for name in ("attention", "residual"):
@@ -185,7 +185,7 @@ def test_two_models_stand_in_one_figure(finished, figures, tmp_path, capsys):
     models = [str(finished), str(finished / "best")]
     assert main(["allocation", *models, "--attention", "--json", "--cases", "1"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert [row["part"] for row in shown["models"]] == ["final", None]
+    assert [row["part"] for row in shown["models"]] == ["best", None]
     assert [row["name"] for row in shown["analysis"]["models"]] == models
     assert shown["analysis"]["models"][0]["residual"] is None
     (tmp_path / "analysis.json").write_text(json.dumps(shown["analysis"]))

@@ -13,14 +13,14 @@ from fheat.studies.survivors import markdown, survivor_row
 from fheat.training.runs import open_saved
 
 
-def test_a_run_means_its_final_network(finished, run, capsys):
+def test_a_run_means_its_best_network(finished, run, capsys):
     log = [json.loads(line) for line in (finished / "log.jsonl").read_text().splitlines()]
     reached = [line["validation"] for line in log if "validation" in line]
     row = survivor_row(open_saved(str(finished)))
-    assert (row.part, row.iteration, row.seed, row.gates) == ("final", 6, 0, 3)
-    assert row.validation_dice == reached[-1]
-    assert row.best_validation_dice == max(reached)
-    gates = gates_of(load(finished / "final"))
+    best = load(finished).card
+    assert (row.part, row.iteration, row.seed, row.gates) == ("best", best.training["iteration"], 0, 3)
+    assert row.validation_dice == row.best_validation_dice == max(reached) == best.metrics["validation_dice"]
+    gates = gates_of(load(finished / "best"))
     opened = {site: gate for site, gate in gates.items() if not gate.closed}
     assert row.idle == ("enc2",)  # a single voxel at this patch
     assert [one.site for one in row.survivors] == [site for site in opened if site not in row.idle]
@@ -28,12 +28,12 @@ def test_a_run_means_its_final_network(finished, run, capsys):
     for one in row.survivors:
         assert (one.D, one.alpha) == (opened[one.site].strength.item(), opened[one.site].alpha.item())
     assert main(["allocation", str(finished)]) == 0
-    assert f"{finished}: the network in final" in capsys.readouterr().out
-    shutil.rmtree(run / "final")
-    unfinished = survivor_row(open_saved(f"{run}/"))
-    assert (unfinished.part, unfinished.name) == ("best", str(run))
-    assert unfinished.validation_dice == max(reached)
+    assert f"{finished}: the network in best" in capsys.readouterr().out
     shutil.rmtree(run / "best")
+    other = survivor_row(open_saved(f"{run}/"))
+    assert (other.part, other.name, other.iteration) == ("final", str(run), 6)
+    assert (other.validation_dice, other.best_validation_dice) == (reached[-1], max(reached))
+    shutil.rmtree(run / "final")
     assert main(["allocation", str(run)]) == 3
     assert "is of a run that is over, without its networks" in capsys.readouterr().err
 

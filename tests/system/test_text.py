@@ -7,7 +7,7 @@ import pytest
 
 from fheat.system.errors import FULL, BadInput
 from fheat.system.files import write_file, write_folder
-from fheat.system.text import aligned, duration, printable
+from fheat.system.text import aligned, duration, printable, some_of
 
 HOSTILE = {
     "\x1b[2J\x1b]0;title\x07": r"\x1b[2J\x1b]0;title\x07",
@@ -82,3 +82,18 @@ def test_other_errors_are_as_they_were(tmp_path, monkeypatch):
 )
 def test_times_are_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        ([], []),
+        (["a"] * 8, ["a"] * 8),
+        (["a"] * 9, [*["a"] * 7, "2 more"]),
+        (["a" * 50] * 6, ["a" * 50] * 6),
+        (["a" * 50] * 7, ["a" * 50, "a" * 50, "5 more"]),
+        (["a" * 400], ["a" * 400]),
+    ],
+)
+def test_long_lists_are_cut_and_say_so(words, listed):
+    assert some_of(words) == listed

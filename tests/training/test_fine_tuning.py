@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import fheat
+from fheat import Card
 from fheat.cli.main import main
 from fheat.cli.train import _settings
+from fheat.data.preprocessing import Preprocessing
 from fheat.experiments.planned import PlannedRun
 from fheat.io import read_nifti, write_nifti
 from fheat.io.volume import Volume
@@ -68,7 +70,7 @@ def test_the_verb_stores_the_start_and_the_card_names_its_hash(scans, model, tmp
     for part in ("best", "final"):
         start = fheat.load(tmp_path / "run" / part).card.training["start"]
         digest = read_manifest(model).sha256["model.safetensors"]
-        assert start == {"model": str(model), "sha256": digest, "fresh": [], "changed": {}}
+        assert start == {"model": str(model), "sha256": digest, "fresh": [], "changed": {}, "spacing": None}
 
 
 def test_a_run_may_start_from_a_run(finished, scans, tmp_path):
@@ -106,6 +108,26 @@ def test_other_classes_and_channels_are_told_in_one_note(three_classes, model, t
     card = fheat.load(tmp_path / "run" / "final").card
     assert card.training["start"]["fresh"] == ["head.weight", "head.bias"]
     assert card.classes == ("background", "lower", "upper")
+
+
+@pytest.mark.parametrize(("factor", "more"), [(1.0, ()), (0.6, ()), (0.6, ("--plan-only",)), (0.6, ("--spacing",))])
+def test_voxels_far_from_those_of_the_model_are_told(scans, tmp_path, capsys, factor, more):
+    network = fheat.create_model("miniature", patch_size=(16, 16, 16))
+    spacing = tuple(factor * length for length in (3.7, 3.8, 3.9))  # phantoms have nearly these
+    model = fheat.save(network, tmp_path / "model", Card(preprocessing=Preprocessing(spacing=spacing)))
+    said = " ".join(f"{length:.3g}" for length in spacing)
+    more = [*more, *said.split()] if "--spacing" in more else more
+    assert main(["train", str(scans), "--from", str(model), *WORDS, *more, "--out", str(tmp_path / "run")]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "note: from" in line]
+    if factor == 1 or "--spacing" in more:
+        assert notes == []
+        return
+    (note,) = notes
+    voxels = said.replace(" ", " x ")
+    assert note.startswith(
+        f"fheat: note: from {model}: was trained on voxels of {voxels} mm, and those of this run are "
+    )
+    assert note.endswith(f"--spacing {said} trains on those of the model")
 
 
 def test_a_run_goes_on_without_the_model_it_started_from(scans, model, tmp_path):

@@ -11,8 +11,11 @@ from fheat.cli.main import main
 from fheat.experiments import planned as planned_runs
 from fheat.experiments.planned import PlannedRun
 from fheat.gates.hook import gate_hooks, placed_by, with_gates_of
+from fheat.gates.table import allocation
 from fheat.models.folder import read_manifest
 from fheat.ops.gates import gates_of
+from fheat.report.curves import strengths
+from fheat.report.gates import allocation_section
 from fheat.report.write import _costs
 from fheat.system.errors import BadInput
 from fheat.training import step as training_step
@@ -248,3 +251,28 @@ def test_a_strength_that_no_gate_would_begin_with_is_refused(scans, models, caps
         started(scans, models["gated"], initial_strength=0.1)
     assert main(["train", str(scans), "--from", models["gated"], "--network.initial-strength", "0.1"]) == 2
     assert "--network.initial-strength: the gates of the model that" in capsys.readouterr().err
+
+
+def test_gates_that_begin_closed_are_told_to_be_closed_from_the_beginning(gated, tmp_path):
+    """Strengths are logged after each update, so a line before the first one tells these gates apart."""
+    settings = gated(**{"network.initial_strength": 0.0, "iterations": 3})
+    run = Run(settings, tmp_path / "run")
+    run.train()
+    first = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    assert (first["iteration"], sorted(first["closed"])) == (0, sorted(PUT_IN))
+    history = read_history(tmp_path / "run")
+    assert {site: history.closed_at(site) for site in PUT_IN} == dict.fromkeys(PUT_IN, 0)
+    assert all(history.closed_at(site) != 0 for site in OWN)
+    section = allocation_section(history, allocation(run.step.model), "here").body
+    assert "stem from the beginning" in section
+    assert "stem at iteration" not in section
+    assert "<td>the beginning</td>" in section
+    assert "stem from the beginning" in strengths(history)
+    lines = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "run" / "log.jsonl").write_bytes(b"".join(lines[1:]))  # as an earlier version wrote it
+    assert read_history(tmp_path / "run").closed_at("stem") == 1
+
+
+def test_a_run_of_open_gates_logs_nothing_before_its_first_iteration(gated, tmp_path):
+    Run(gated(iterations=1), tmp_path / "run").train()
+    assert "closed" not in (tmp_path / "run" / "log.jsonl").read_text()

@@ -11,7 +11,7 @@ import tyro
 from fheat import __version__
 from fheat.cli.main import UsageError
 from fheat.cli.options import given, parse
-from fheat.data.case import Case
+from fheat.data.case import Case, Dataset
 from fheat.data.layouts import open_dataset
 from fheat.figures.picture import write_pictures
 from fheat.gates.cost import cost
@@ -36,7 +36,8 @@ from fheat.system.errors import BadInput
 from fheat.system.files import check_folder, write_file
 from fheat.system.progress import counted_steps, progress_bar
 from fheat.training.runs import Saved, open_saved
-from fheat.training.scans import open_run_dataset
+from fheat.training.scans import check_still_there, open_run_dataset
+from fheat.training.settings import DataSettings
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class AllocationOptions:
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")] = ()
     """Model folders, written by fheat.save or by training, models of the zoo (see fheat models), or run folders, which
-    stand for their final network or, while there is none, for their best one."""
+    stand for their best network or, where they validated none, for their final one."""
     patch_size: tuple[int, int, int] | None = None
     """Patch size for which the cost is counted; that of the model if not given."""
     residual: bool = False
@@ -193,12 +194,17 @@ def _scans(every: Sequence[Saved], options: AllocationOptions) -> tuple[str, tup
     }
     if not options.data and len(trained_on) != 1:
         raise UsageError("--data is missing: give the dataset with the scans to run over")
-    dataset = open_dataset(options.data) if options.data else open_run_dataset(trained_on.popitem()[1])
+    dataset = open_dataset(options.data) if options.data else _dataset_of(trained_on.popitem()[1])
     cases = dataset.split(options.split)[: options.cases]
     if not cases:
         splits = ", ".join(dict.fromkeys(case.split for case in dataset.cases))
         raise BadInput(dataset.root, f"has no scans in {options.split!r}", f"choose another --split: {splits}")
     return dataset.name, cases
+
+
+def _dataset_of(trained_on: DataSettings) -> Dataset:
+    check_still_there(trained_on, "give the place to which the dataset was moved with --data")
+    return open_run_dataset(trained_on)
 
 
 def _show(

@@ -39,7 +39,8 @@ class Predict:
     them, their probabilities are averaged. Each mask has the size, spacing and orientation of its scan. Beside the
     masks come a picture of each with its contour on three planes, and run.json with everything that was done.
 
-    Scans that cannot be used are named, the others still run, and the exit code is 3. Scans that do not look like the
+    Scans that cannot be used are named, the others still run, and the exit code is 3; a single one that cannot be used
+    leaves no file. Scans that do not look like the
     training scans of the model are segmented after a note. A mask that exists is kept if run.json says that it was made
     of this scan with this model and these settings, so the same command goes on after an interruption. Files that fheat
     did not make, or that were edited since, are not replaced.
@@ -141,6 +142,11 @@ def run(arguments: Sequence[str]) -> None:
         )
     if options.json:
         print(record.text(), end="")
+    if record.refused and record.scans == 1:
+        (said,) = record.refused.values()
+        path, _, rest = said.partition(": ")
+        reason, _, remedy = rest.rpartition("; ")
+        raise BadInput(path, reason, remedy)
     if record.refused:
         raise BadInput(
             options.input, f"{len(record.refused)} of {record.scans} scans refused", "see the lines above for each"
@@ -188,7 +194,17 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
 
 
 class _Watcher(FolderWatcher):
-    """Shows a bar for the scan in work and names the scans that are unusual or refused, on standard error."""
+    """Shows a bar for the scan in work and names the scans that are unusual or refused, on standard error.
+
+    A single scan that is refused is named by the line with which the program ends.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Take note of the number of scans."""
+        self._total = total
 
     def waiting(self, what: str) -> AbstractContextManager[Progress]:
         """Show what is done and for how long."""
@@ -214,23 +230,26 @@ class _Watcher(FolderWatcher):
         print(printable(f"skipped {name}: {reason}"), file=sys.stderr)
 
     def refused(self, case: str, reason: str) -> None:
-        """Print the scan and the reason."""
-        print(printable(f"refused {case}: {reason}"), file=sys.stderr)
+        """Print the scan and the reason, where there are others."""
+        if self._total != 1:
+            print(printable(f"refused {case}: {reason}"), file=sys.stderr)
 
 
 class _Printer(_Watcher):
     """Prints a line per scan, too, and before the first one the model."""
 
     def __init__(self, model: str, data: str, *, many: bool) -> None:
+        super().__init__()
         self._model: str | None = f"model: {model} ({data or 'data not stated'})"
         self._out = sys.stdout
-        self._many, self._done, self._total, self._left = many, 0, 0, ""
+        self._many, self._done, self._left = many, 0, ""
         self._open: set[str] = set()
         """Scans that are segmented, or have been, and are not told as done: one may still be written behind another."""
 
     def progressed(self, done: int, total: int, seconds_left: float | None) -> None:
         """Take note of the next scan's place among all; where many are segmented at once, print how many are done."""
-        self._done, self._total = done, total
+        super().progressed(done, total, seconds_left)
+        self._done = done
         self._left = f", about {duration(seconds_left)} left" if seconds_left is not None else ""
         if self._many and 0 < done < total:
             print(f"{done} of {total} scans done{self._left}", file=sys.stderr)
@@ -259,7 +278,7 @@ class _Printer(_Watcher):
         print(printable(line), file=self._out, flush=True)
 
     def refused(self, case: str, reason: str) -> None:
-        """Print the scan and the reason."""
+        """Print the scan and the reason, where there are others."""
         super().refused(case, reason)
         self._open.discard(case)
 

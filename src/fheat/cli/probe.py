@@ -23,7 +23,7 @@ from fheat.system.files import check_file, write_file
 from fheat.system.machine import memory_for
 from fheat.system.progress import progress_bar
 from fheat.training.runs import Saved, open_saved
-from fheat.training.scans import open_run_dataset
+from fheat.training.scans import check_still_there, open_run_dataset
 from fheat.training.settings import DataSettings
 
 
@@ -39,8 +39,8 @@ class ProbeOptions:
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """Model folder, a model of the zoo, such as la-4, see fheat models, or a run folder: of a run its final network,
-    while it has none its best."""
+    """Model folder, a model of the zoo, such as la-4, see fheat models, or a run folder: of a run its best network,
+    where it validated none its final one."""
     data: Path | None = None
     """Dataset folder, see fheat data check; the one it was trained on if not given, for a run folder."""
     batches: int = 8
@@ -115,6 +115,7 @@ def _trained_on(options: ProbeOptions, saved: Saved) -> DataSettings:
         return DataSettings.model_construct(folder=str(options.data), labelled=labelled)
     if run is None:
         raise UsageError("--data is missing: give the dataset with labelled scans")
+    check_still_there(run, "give the place to which the dataset was moved with --data")
     return run.model_copy(update={"labelled": labelled})
 
 

@@ -47,7 +47,10 @@ def parse_settings(
     given: dict[str, Any] = {}
     for words, (section, name) in _words(kinds).items():
         if words & said:
-            given.setdefault(section, {})[name] = getattr(getattr(options, section), name)
+            value = getattr(getattr(options, section), name)
+            if value == ():
+                raise UsageError(f"{min(words & said)} takes one value or more: give them, or leave the option out")
+            given.setdefault(section, {})[name] = value
     return options, given
 
 

@@ -26,7 +26,7 @@ from fheat.system.progress import progress_bar
 from fheat.system.signals import exit_code, handling
 from fheat.training.observers import Look
 from fheat.training.plan import RunPlan, plan_run
-from fheat.training.prepare import prepare
+from fheat.training.prepare import Prepared, prepare
 from fheat.training.run_folder import LENGTH, RunFolder
 from fheat.training.settings import TrainSettings
 from fheat.training.train import FinishedRun, begin, finish
@@ -54,11 +54,13 @@ class Train:
 
     Example: fheat train --resume --out run --iterations 20000
 
+    Example: fheat train moved/scans --resume --out run
+
     Example: torchrun --nproc-per-node 2 -m fheat train scans --labelled 4 --out run
     """
 
     dataset: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = None
-    """Dataset folder; see fheat data check."""
+    """Dataset folder; see fheat data check. With --resume its new place, if it was moved."""
     out: Path = Path("run")
     """Run folder."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
@@ -109,6 +111,7 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
             with progress_bar("reading", quiet=group.rank > 0) as show:
                 prepared = prepare(settings, device=options.device, progress=show)
             if group.rank == 0:
+                _print_notes(prepared)
                 _print_plan(plan_run(prepared), as_json=options.json)
             return
         screen = _Screen(settings)
@@ -118,9 +121,8 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show
             )
         trainers.append(trainer)
-        start = trainer.prepared.start
-        if start is not None and start.note() and group.rank == 0 and trainer.done == 0:
-            print(f"fheat: note: {start.note()}", file=sys.stderr)
+        if group.rank == 0 and trainer.done == 0:
+            _print_notes(trainer.prepared)
         plan = plan_run(trainer.prepared) if group.rank == 0 and not options.resume else None
         if plan is not None and not options.json:
             _print_plan(plan)
@@ -139,6 +141,11 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
         _report(options, finished, plan)
 
 
+def _print_notes(prepared: Prepared) -> None:
+    for note in prepared.notes():
+        print(f"fheat: note: {note}", file=sys.stderr)
+
+
 def _print_plan(plan: RunPlan, *, as_json: bool = False) -> None:
     print(json.dumps(plan.to_json(), indent=1) if as_json else plan.text(), flush=True)
 
@@ -153,9 +160,10 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
         said = [f"--{name}".replace("_", "-") for name in names if name != LENGTH]
         said += ["--config"] if options.config is not None else []
         said += ["--preset"] if options.preset is not None else []
-        said += ["DATA"] if options.dataset is not None else []
         if said:
             raise UsageError(f"a resumed run keeps its settings: leave out {', '.join(said)}")
+        if options.dataset is not None:
+            given.setdefault("data", {})["folder"] = str(options.dataset)
         run = RunFolder(options.out)
         return options, merged_settings(run.settings().model_dump(), given, run.path) if given else run.settings()
     if options.dataset is not None:
@@ -197,8 +205,9 @@ def _report(options: Any, finished: FinishedRun, plan: RunPlan | None) -> None:
     best = "" if finished.best is None else f", best validation Dice {finished.best:.4f}"
     skipped = f", {finished.skipped} updates skipped" if finished.skipped else ""
     print(f"{iterations} iterations{best}{skipped}; wrote {options.out / 'final'} and {report}; next:")
-    print(f"  {command('allocation', options.out / 'final')}")
-    print(f"  {command('predict', options.out / ('final' if finished.best is None else 'best'), 'SCANS', 'masks')}")
+    model = options.out / ("final" if finished.best is None else "best")
+    print(f"  {command('allocation', model)}")
+    print(f"  {command('predict', model, 'SCANS', 'masks')}")
 
 
 class _Screen:

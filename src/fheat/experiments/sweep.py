@@ -25,6 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from pydantic import ValidationError
 
 from fheat.experiments.planned import PlannedRun
@@ -33,6 +34,8 @@ from fheat.networks.registry import model_options
 from fheat.system.errors import BadInput
 from fheat.system.settings import nearest, reason_of
 from fheat.training.checkpoints import flattened
+from fheat.training.prepare import build_network
+from fheat.training.scans import open_run_dataset
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import load_toml, make_settings, short_to_dotted
 
@@ -200,6 +203,25 @@ def _check(path: Path, runs: Sequence[PlannedRun]) -> None:
             cases_to_score(run.settings.data, split)
         except BadInput as error:
             raise _refused(path, f"data.folder: {error.path} {error.reason}", error.remedy) from None
+    _check_gates(path, runs)
+
+
+def _check_gates(path: Path, runs: Sequence[PlannedRun]) -> None:
+    """Raise `BadInput` where gates are to be put into a network that has no place for them.
+
+    A run would find out only after its scans are read, which may be hours after the sweep was begun.
+    """
+    gated: dict[tuple[str, tuple[int, ...]], PlannedRun] = {}
+    for run in runs:
+        if run.settings.network.instrument:
+            gated.setdefault((repr(run.settings.network), run.settings.data.patch_size), run)
+    for run in gated.values():
+        case, *_ = open_run_dataset(run.settings.data).cases
+        try:
+            with torch.random.fork_rng(devices=[]):
+                build_network(run.settings, len(case.images), 2)  # where modules lie does not depend on the classes
+        except BadInput as error:
+            raise _refused(path, f"{error.path}: {error.reason} (run {run.name})", error.remedy) from None
 
 
 def _table(path: Path, content: Values, name: str) -> Values:

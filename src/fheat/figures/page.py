@@ -23,6 +23,8 @@ PALETTE = (
 QUIET = "#8b9197", "#868d94"
 """Colour of lines that should not stand out, on white and on black."""
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]\d+)?( ± [\d.e+-]+)?( [GM%]|%)?")
+_LONG_NAME = 24
+"""Number of characters beyond which the first cell of a row may break on a narrow screen."""
 _FLUSH_RIGHT = ' class="n"'
 
 
@@ -88,8 +90,11 @@ def planes(pictures: Sequence[tuple[str, bytes]], name: str | None = None) -> st
 
 
 def _cells(kind: str, cells: Sequence[str], numbers: Sequence[bool]) -> str:
-    pairs = zip(cells, numbers, strict=True)
-    return f"<tr>{''.join(f'<{kind}{_FLUSH_RIGHT * number}>{escape(cell)}</{kind}>' for cell, number in pairs)}</tr>"
+    shown = [escape(cell) for cell in cells]
+    if len(cells[0]) > _LONG_NAME:
+        shown[0] = shown[0].replace(".", ".<wbr>")  # where a narrow screen may break a path
+    pairs = zip(shown, numbers, strict=True)
+    return f"<tr>{''.join(f'<{kind}{_FLUSH_RIGHT * number}>{cell}</{kind}>' for cell, number in pairs)}</tr>"
 
 
 def _block(begin: str, lines: Sequence[str], end: str) -> str:
@@ -141,6 +146,7 @@ svg, img {{ display: block; width: 100%; max-width: 100%; height: auto; }}
 @media (max-width: 34rem) {{
   body {{ padding: 1rem .8rem 2rem; }} h1 {{ font-size: 1.35rem; }} figure {{ padding: .5rem; }}
   th, td {{ padding-right: .8rem; }}
+  td:first-child {{ white-space: normal; overflow-wrap: anywhere; min-width: 8.5rem; }}
   .planes {{ grid-template-columns: 1fr 1fr; }} .planes img:first-child {{ grid-column: 1 / -1; }}
 }}
 @media print {{ figure, tr {{ break-inside: avoid; }} h2 {{ break-after: avoid; }} }}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import BytesIO, StringIO
+from math import ceil
 from typing import Any
 
 import matplotlib
@@ -48,6 +49,17 @@ _STYLE: Any = {
 }
 
 
+_LINES_OF_LEGEND = 3
+"""Number of lines of a legend up to which a picture has the height that was asked for."""
+_INCHES_OF_LINE = 0.17
+_LONGEST_NAME = 30
+"""Largest number of characters of a name in a legend, of which two fit beside each other."""
+_MOST_NAMED = 16
+"""Largest number of gates that a legend names; with more, it would be larger than the plot."""
+_STROKES = ("-", (0, (4, 1.2)), (0, (1, 1)))
+"""Strokes of lines: gates beyond the number of colours have a colour with another stroke."""
+
+
 class Plot:
     """Axes to draw on, one for each panel; `svg` has the picture after the `with` block of `plot` has ended."""
 
@@ -60,7 +72,15 @@ class Plot:
         """Draw the legend above the axes, where it covers no line, with grey lines last."""
         handles, labels = self.axes.get_legend_handles_labels()
         pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: pair[0].get_color() == QUIET[0])
-        self.axes.figure.legend(*zip(*pairs, strict=True), loc="outside upper left", ncols=min(len(pairs), 5))
+        figure = self.axes.figure
+        for columns in range(min(len(pairs), 5), 0, -1):
+            legend = figure.legend(*zip(*pairs, strict=True), loc="outside upper left", ncols=columns)
+            if columns == 1 or legend.get_window_extent(figure.canvas.get_renderer()).width <= figure.bbox.width:
+                break
+            legend.remove()
+        more = ceil(len(pairs) / columns) - _LINES_OF_LEGEND
+        if more > 0:  # the plot keeps its height
+            figure.set_figheight(figure.get_figheight() + more * _INCHES_OF_LINE)
 
 
 @contextmanager
@@ -103,16 +123,46 @@ def colours(count: int) -> list[str]:
 
 
 def gate_styles(sites: Sequence[str], survivors: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the line style of each gate: survivors thick, on top and named; closed gates thin and grey."""
+    """Return the line style of each gate: survivors thick, on top and named; closed gates thin and grey.
+
+    Beyond so many survivors as there are colours, strokes tell them apart; beyond `_MOST_NAMED` they have no names.
+    """
     palette = dict(zip(survivors, colours(len(survivors)), strict=True))
+    strokes = {site: _STROKES[index // len(PALETTE) % len(_STROKES)] for index, site in enumerate(survivors)}
     closed = [site for site in sites if site not in palette]
-    label = f"{len(closed)} closed" if len(closed) > 1 else f"{closed[0]} (closed)" if closed else ""
+    names = short_names(survivors)
+    label = f"{len(closed)} closed" if len(closed) > 1 else f"{short_names(closed)[0]} (closed)" if closed else ""
+    if (unnamed := len(survivors) - _MOST_NAMED) > 1:
+        names = [*names[:_MOST_NAMED], f"{unnamed} more", *["_"] * (unnamed - 1)]
+    labels = dict(zip(survivors, names, strict=True))
     return {
-        site: {"color": palette[site], "linewidth": 1.9, "zorder": 3, "label": site}
+        site: {
+            "color": palette[site],
+            "linestyle": strokes[site],
+            "linewidth": 1.9,
+            "zorder": 3,
+            "label": labels[site],
+        }
         if site in palette
         else {"color": QUIET[0], "linewidth": 1.0, "zorder": 2, "label": label if site == closed[0] else "_"}
         for site in sites
     }
+
+
+def short_names(sites: Sequence[str]) -> list[str]:
+    """Return names of sites for a legend: long ones without the parts with which all begin, and cut in the middle.
+
+    Where two would become the same, all stay as they are.
+    """
+    if max(map(len, sites), default=0) <= _LONGEST_NAME:
+        return list(sites)
+    parts = [site.split(".") for site in sites]
+    alike = [len(set(place)) == 1 for place in zip(*(one[:-1] for one in parts), strict=False)]
+    common = [*alike, False].index(False) if len(sites) > 1 else 0
+    half = (_LONGEST_NAME - 1) // 2
+    whole = [".".join(one[common:]) for one in parts]
+    short = [name if len(name) <= _LONGEST_NAME else f"{name[:half]}…{name[-half:]}" for name in whole]
+    return short if len(set(short)) == len(short) else list(sites)
 
 
 def plain(value: float, position: int | None = None) -> str:

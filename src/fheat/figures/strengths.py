@@ -7,7 +7,8 @@ from typing import Any
 from fheat.figures.page import QUIET
 from fheat.figures.picture import Picture, svg_picture
 from fheat.figures.plots import gate_styles, plot
-from fheat.gates.table import closed_from
+from fheat.gates.table import closed_from, closing_text
+from fheat.system.text import some_of
 
 
 def strengths_picture(
@@ -31,10 +32,10 @@ def strengths_picture(
             odd = ", ".join(sorted(set(history[iteration]) ^ set(sites)))
             raise ValueError(f"history[{iteration}] and the last iteration differ in the sites {odd}: log every gate")
     values = {site: [float(history[iteration][site]) for iteration in iterations] for site in sites}
-    caption = " ".join(filter(None, (closing_words(iterations, values), words)))
+    closed_at = _closings(iterations, values)
+    caption = " ".join(filter(None, (closing_words(values, closed_at), words)))
     with plot(name, caption, panels=2, size=(9.0, 3.0)) as drawing:
         over, end = drawing.panels
-        closed_at = _closings(iterations, values)
         draw_gates(over, iterations, values, closed_at)
         draw_closings(over, closed_at.values())
         over.set(xlabel="iteration", ylabel="strength D")
@@ -43,13 +44,18 @@ def strengths_picture(
     return svg_picture(name, drawing.svg, caption)
 
 
-def closing_words(iterations: Sequence[int], values: Mapping[str, Sequence[float]]) -> str:
-    """Return when gates closed for good and how strong the others are at the end, in sentences."""
-    closed = _closings(iterations, values)
+def closing_words(values: Mapping[str, Sequence[float]], closed: Mapping[str, int]) -> str:
+    """Return when gates closed for good and how strong the others are at the end, in sentences.
+
+    Args:
+        values: strength of every gate over the iterations, by site.
+        closed: iteration from which a gate stays closed, by site; the other gates are open at the end.
+    """
     open_ = [f"{site} with D = {each[-1]:.4f}" for site, each in values.items() if site not in closed]
     caption = f"Strength D of every gate. {len(closed)} of {len(values)} closed for good"
-    caption += ": " + ", ".join(f"{site} at iteration {at:,}" for site, at in closed.items()) if closed else ""
-    return caption + (f". Open: {', '.join(open_)}." if open_ else ". None is open.")
+    words = some_of([f"{site} {closing_text(at)}" for site, at in closed.items()])
+    caption += f": {', '.join(words)}" if closed else ""
+    return caption + (f". Open: {', '.join(some_of(open_))}." if open_ else ". None is open.")
 
 
 def draw_gates(

@@ -76,6 +76,11 @@ def closed_from(iterations: Sequence[int], strengths: Sequence[float]) -> int | 
     return closed
 
 
+def closing_text(iteration: int) -> str:
+    """Return when a gate closed, in words: at an iteration, or from the beginning for 0, which is before the first."""
+    return f"at iteration {iteration:,}" if iteration else "from the beginning"
+
+
 @dataclass(frozen=True)
 class GateRow:
     """One gate: its site, the grid and channels of its input, its parameters, its state and its cost."""

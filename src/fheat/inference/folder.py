@@ -72,7 +72,8 @@ def predict_folder(
 
     A scan that cannot be used is listed in `refused` and the others still run; one that does not look like the training
     scans is segmented, and its record says in what it differs. The record is written to run.json in
-    `target`, or run-2.json, ... where that exists, also where the run is interrupted. A signal that asks to stop does
+    `target`, or run-2.json, ... where that exists, also where the run is interrupted; a single scan that is refused
+    leaves nothing behind. A signal that asks to stop does
     so after the scan in work, or within it after `system.signals.GRACE` seconds; a mask that is being written behind it
     is waited for. Raises `BadInput` where no scan can be read or a mask would replace a scan, and `ValueError` for
     DICOM SEG without DICOM.
@@ -83,15 +84,15 @@ def predict_folder(
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
     found = find_scans(source, series, pattern)
     cases = found.cases
-    masks.check(source, cases)
-    record = new_record(predictor, source)
-    record.command = command
-    tell_skipped(record, found, heard)
-    ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
-    stages = Stages(predictor, masks, heard, journal)
+    with masks.prepared(source, cases):
+        record = new_record(predictor, source)
+        record.command = command
+        tell_skipped(record, found, heard)
+        ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
+        stages = Stages(predictor, masks, heard, journal)
 
-    with _results(cases, stages, ledger, record.making, overlap) as (made, left):
-        fill_record(record, cases, masks, made, heard, ledger, journal, left)
+        with _results(cases, stages, ledger, record.making, overlap) as (made, left):
+            fill_record(record, cases, masks, made, heard, ledger, journal, left)
     return record
 
 
@@ -194,5 +195,6 @@ def _write_record(record: PredictionRecord, cases: Sequence[Case], masks: Masks,
     record.cases.sort(key=lambda scan: place[scan.id])
     record.kept.sort(key=place.__getitem__)
     record.refused = dict(sorted(record.refused.items(), key=lambda refusal: place[refusal[0]]))
-    write_file(masks.record_path(), record.text().encode())
+    if not (record.complete and len(cases) == len(record.refused) == 1):  # the one who asks is told, and that is all
+        write_file(masks.record_path(), record.text().encode())
     ledger.drop_journals({name for scan in record.cases for name in (Path(scan.mask).name, *scan.maps_sha256)})

@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
@@ -134,8 +135,23 @@ class Masks:
             return None
         return LeftOut(case.id) if made.entry is None else SegmentedScan.again(made.entry, case, mask)
 
-    def check(self, source: str | Path, cases: Sequence[Case]) -> None:
-        """Refuse before the first scan what would fail after it, then create the folder."""
+    @contextmanager
+    def prepared(self, source: str | Path, cases: Sequence[Case]) -> Iterator[None]:
+        """Refuse before the first scan what would fail after it, and create the folder for the body.
+
+        A folder that was created and that the body left empty is removed again.
+        """
+        self._check(source, cases)
+        missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # something is there
+                for folder in missing:
+                    folder.rmdir()
+
+    def _check(self, source: str | Path, cases: Sequence[Case]) -> None:
         named: dict[str, Case] = {}
         for case in cases:
             other = named.setdefault(case.id, case)
@@ -163,7 +179,6 @@ class Masks:
                 if other is not case:
                     reason = f"has scans named {other.id} and {case.id}, which would both write {path.name}"
                     raise BadInput(source, reason, "rename one")
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def record_path(self) -> Path:
         """Return run.json, or the first of run-2.json, run-3.json, ... that does not exist."""

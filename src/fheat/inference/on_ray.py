@@ -78,8 +78,7 @@ def predict_on_ray(
     masks = Masks(Path(target), mask_format, overwrite=overwrite, preview=pictures, changed=changed, maps=maps)
     found = find_scans(source, series, pattern)
     cases, heard = found.cases, watcher or FolderWatcher()
-    masks.check(source, cases)
-    with cluster(address) as ray:
+    with masks.prepared(source, cases), cluster(address) as ray:
         share = share_of(machines_of(ray), parallel or 1, device)
         pool = _Pool(ray, share, build, masks)
         try:

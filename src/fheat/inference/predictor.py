@@ -356,7 +356,9 @@ class Predictor:
         """Tell the runtime how many voxels of windows the scan has."""
         count = self.sliding(None).count(scan.shape)
         size = self.windows.size
+        before = resident_bytes()
         self._run.expect((8 if self.flips else 1) * count * prod(size), (scan.channels, *size))
+        self._program += max(resident_bytes() - before, 0)  # libraries that load where a small window is tried
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fheat.inference.compilers import Forward, compiled_before, compiled_network
 from fheat.inference.replay import Precision, Replay, checked_precision
+from fheat.inference.work import macs_per_voxel
 from fheat.system.errors import BadInput
 
 RuntimeName = Literal["auto", "torch", "onnx", "openvino"]
@@ -22,6 +23,8 @@ FASTEST: Final = "openvino"
 PACKAGES: Final = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 VOXELS_WORTH_COMPILING: Final = 50_000_000
 """Number of window voxels from which on `auto` compiles: about one scan with dense windows. Compiling takes seconds."""
+MACS_WORTH_COMPILING: Final = 50_000_000_000
+"""Number of multiply-adds from which on `auto` compiles, too: those of FHEAT-Seg on so many voxels."""
 
 
 class Runtime(Protocol):
@@ -72,9 +75,10 @@ class CompiledRuntime:
     """A network compiled for a CPU by ONNX Runtime or OpenVINO, when the first window of a size comes; see `Runtime`.
 
     Each compiled network is compared with the network itself on a window of noise before it is used. Where it cannot be
-    compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` are
-    done or known to come, and also, after one warning, where it cannot be compiled. What was compiled and compared is
-    kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any number of windows.
+    compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` or
+    `MACS_WORTH_COMPILING` are done or known to come, and also, after one warning, where it cannot be compiled. What was
+    compiled and compared is kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any
+    number of windows.
 
     Args:
         network: what is compiled, on the CPU and in evaluation mode.
@@ -100,20 +104,26 @@ class CompiledRuntime:
         self._voxels_done = self._voxels_to_come = 0
         self._compiled: dict[tuple[int, ...], Forward] = {}
         self._kept: dict[tuple[int, ...], bool] = {}
+        self._macs: dict[tuple[int, ...], float] = {}
         self._shape: tuple[int, ...] | None = None
         self._failed = False
 
     @property
     def name(self) -> str:
         """What runs the next window."""
-        few = self._voxels_done + self._voxels_to_come < VOXELS_WORTH_COMPILING
-        waiting = self.automatic and few and not self._only_opens()
+        waiting = self.automatic and not self._is_much() and not self._only_opens()
         return "torch" if waiting or self._failed else self._compiler
 
     @property
     def precision(self) -> str:
         """Precision of the next window."""
         return "float32" if self.name == "torch" else self._precision
+
+    def _is_much(self) -> bool:
+        """Return whether the windows that are done and those to come are worth compiling the network."""
+        voxels = self._voxels_done + self._voxels_to_come
+        work = 0.0 if self._shape is None else voxels * self._macs.get(self._shape, 0.0)
+        return voxels >= VOXELS_WORTH_COMPILING or work >= MACS_WORTH_COMPILING
 
     def _only_opens(self) -> bool:
         """Return whether windows of the shape that comes next need no compiling, here or by an earlier process."""
@@ -126,8 +136,13 @@ class CompiledRuntime:
         return self._kept[shape]
 
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
-        """Take note of how many voxels of windows of a shape come next, which decides whether compiling pays."""
+        """Take note of how many voxels of windows of a shape come next, which decides whether compiling pays.
+
+        The first time, the network is run on a small window to see how much it computes.
+        """
         self._voxels_to_come, self._shape = voxels, shape
+        if self.automatic and shape not in self._macs and not self._is_much() and not self._only_opens():
+            self._macs[shape] = macs_per_voxel(self.network, shape)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:

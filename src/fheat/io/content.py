@@ -21,6 +21,8 @@ CHECK_WRITER: Final = "check how the file was written"
 _STEP: Final = 2**20
 """Number of bytes that are unpacked at a time."""
 _STEPS_OF_THE_REST: Final = 64
+_GZIP: Final = b"\x1f\x8b"
+"""Bytes with which gzip begins."""
 _MOST_OF_A_BYTE: Final = 1032
 """Largest number of bytes that deflate can make of one byte: two bits stand for 258 equal bytes."""
 
@@ -35,9 +37,10 @@ class Content:
     def __init__(self, path: Path, file: IO[bytes], *, packed: bool) -> None:
         left = os.fstat(file.fileno()).st_size - file.tell()
         self.path, self.packed = path, packed
+        self._damage: BadInput | None = None
         self.most = _MOST_OF_A_BYTE * left if packed else left
         if packed:
-            _check_flags(path, file)
+            _check_start(path, file)
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
 
     def take(self, count: int, what: str) -> bytearray:
@@ -80,12 +83,15 @@ class Content:
     def _fill(self, target: bytearray) -> int:
         """Read into `target` until it is full or the content ends; return the number of bytes read."""
         held = 0
+        if self._damage is not None:  # reading on, gzip would find another damage behind the first one
+            raise self._damage
         try:
             while part := self._stream.read(min(_STEP, len(target) - held)):
                 target[held : held + len(part)] = part
                 held += len(part)
         except (zlib.error, EOFError, gzip.BadGzipFile) as error:
-            raise BadInput(self.path, f"gzip stream is damaged ({error})", COPY_AGAIN) from None
+            self._damage = BadInput(self.path, f"gzip stream is damaged ({_damage(error)})", COPY_AGAIN)
+            raise self._damage from None
         return held
 
 
@@ -104,12 +110,21 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise BadInput(path, f"is damaged ({reason})", COPY_AGAIN) from None
 
 
-def _check_flags(path: Path, file: IO[bytes]) -> None:
-    """Raise `BadInput` where reserved bits of a gzip header are set, which the library passes over."""
+def _damage(error: Exception) -> str:
+    """Return what gzip says, but for bytes behind the end of a stream, which it quotes as if they were its first."""
+    said = str(error)
+    return f"other bytes than {_GZIP.hex(' ')} follow its end" if said.startswith("Not a gzipped file") else said
+
+
+def _check_start(path: Path, file: IO[bytes]) -> None:
+    """Raise `BadInput` where a gzip header begins otherwise, or has reserved bits, which the library passes over."""
     start = file.tell()
     begin = file.read(4)
     file.seek(start)
-    if begin[:2] == b"\x1f\x8b" and len(begin) == 4 and begin[3] & 0xE0:
+    if begin and begin[:2] != _GZIP[: len(begin)]:
+        reason = f"gzip stream is damaged (it begins with the bytes {begin[:2].hex(' ')}, not with {_GZIP.hex(' ')})"
+        raise BadInput(path, reason, f"{COPY_AGAIN}, or take .gz off its name if it is not packed")
+    if len(begin) == 4 and begin[3] & 0xE0:
         raise BadInput(path, "gzip stream is damaged (its header has reserved flags)", COPY_AGAIN)
 
 

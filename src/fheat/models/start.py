@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,8 @@ from fheat.system.errors import BadInput
 
 _SIZES = ("in_channels", "out_channels", "patch_size")
 """What may differ between a model and the network that starts from it."""
+FAR: Final = 1.25
+"""Factor between the voxel sizes of a model and of a run from which on they are told to differ."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Start:
     """Tensors that kept their fresh weights."""
     changed: Mapping[str, str] = field(default_factory=dict)
     """Tensors and gates that took over something else than their own values, with what was done."""
+    spacing: Sequence[float] | None = None
+    """Voxel size in millimetres that the model was trained on; None where its card does not state it."""
 
     def facts(self) -> dict[str, Any]:
         """Return plain values, from which `Start(**facts)` makes the same."""
@@ -47,6 +51,20 @@ class Start:
         fresh = [f"{', '.join(self.fresh)} begin with fresh weights"] if self.fresh else []
         said = [*fresh, *(f"{name} {how}" for name, how in self.changed.items())]
         return f"from {self.model}: {'; '.join(said)}" if said else ""
+
+    def spacing_note(self, spacing: Sequence[float] | None) -> str:
+        """Return in one line that the voxels of a run are far from those of the model, or an empty text.
+
+        The lengths are compared in order of size, since the axes of both may be turned.
+        """
+        if self.spacing is None or spacing is None:
+            return ""
+        pairs = zip(sorted(self.spacing), sorted(spacing), strict=True)
+        if max(max(old / new, new / old) for old, new in pairs) < FAR:
+            return ""
+        theirs, ours = (" x ".join(f"{length:.3g}" for length in lengths) for lengths in (self.spacing, spacing))
+        reason = f"was trained on voxels of {theirs} mm, and those of this run are {ours} mm"
+        return f"from {self.model}: {reason}; --spacing {theirs.replace(' x', '')} trains on those of the model"
 
 
 def start_folder(name: str) -> Path:
@@ -82,7 +100,9 @@ def start_from(network: nn.Module, name: str) -> Start:
         except ValueError as error:
             remedy = "leave out the name and the options of the network, or start from another model"
             raise BadInput(name, str(error), remedy) from None
-    return Start(name, read_manifest(folder).sha256[WEIGHTS], fresh, changed)
+    manifest = read_manifest(folder)
+    spacing = manifest.card.preprocessing.spacing
+    return Start(name, manifest.sha256[WEIGHTS], fresh, changed, None if spacing is None else list(spacing))
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from fheat.figures.page import QUIET, figure
 from fheat.figures.plots import Mark, colours, draw_marks, gate_styles, plain, plot, plt
 from fheat.figures.strengths import closing_words, draw_closings, draw_gates
 from fheat.gates.table import Allocation
+from fheat.system.text import some_of
 from fheat.training.runs import RunHistory
 
 _MOST_POINTS = 600
@@ -78,13 +79,13 @@ def validation(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 
 def strengths(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of D of every gate."""
-    caption = closing_words(history.iterations, {site: history.column(f"D.{site}") for site in history.sites})
+    caption = closing_words({site: history.column(f"D.{site}") for site in history.sites}, _closings(history))
     return _over_iterations(history, "D", "strength D", caption, marks)
 
 
 def orders(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
     """Return the figure of alpha of every gate."""
-    values = [f"{site} {history.steps[-1][f'alpha.{site}']:.4f}" for site in history.sites]
+    values = some_of([f"{site} {history.steps[-1][f'alpha.{site}']:.4f}" for site in history.sites])
     caption = (
         f"Order alpha of every gate; at iteration {history.iterations[-1]:,}: {', '.join(values)}. That of a closed "
         "gate has no effect."
@@ -95,7 +96,7 @@ def orders(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
 def _over_iterations(history: RunHistory, what: str, label: str, caption: str, marks: Sequence[Mark]) -> str:
     """Return the figure of D or alpha; a cross on the axis marks where a gate closed for good."""
     values = {site: history.column(f"{what}.{site}") for site in history.sites}
-    closed_at = {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
+    closed_at = _closings(history)
     with plot(what, caption) as drawing:
         draw_gates(drawing.axes, history.iterations, values, closed_at)
         if what == "D":
@@ -106,11 +107,17 @@ def _over_iterations(history: RunHistory, what: str, label: str, caption: str, m
     return figure(drawing.svg, caption)
 
 
+def _closings(history: RunHistory) -> dict[str, int]:
+    return {site: at for site in history.sites if (at := history.closed_at(site)) is not None}
+
+
 def responses(table: Allocation) -> str:
     """Return the figure of the response exp(-(D r)^alpha) of every gate."""
     kept = [f"{row.site} keeps {response(row.D, row.alpha, np.pi):.1%}" for row in table if row.D > 0]
     caption = "Learned response exp(-(D r)^alpha) of every gate over the frequency radius r. "
-    caption += f"At r = pi {', '.join(kept)}; a closed gate keeps everything." if kept else "Every gate is closed."
+    caption += (
+        f"At r = pi {', '.join(some_of(kept))}; a closed gate keeps everything." if kept else "Every gate is closed."
+    )
     with plot("responses", caption) as drawing:
         for site, style in gate_styles([row.site for row in table], table.open).items():
             values = [response(table[site].D, table[site].alpha, radius) for radius in _RADIUS]

@@ -5,11 +5,11 @@ from math import isfinite, pi
 
 from fheat.figures.page import PageSection, paragraph, row, table
 from fheat.figures.plots import Mark
-from fheat.gates.table import Allocation
+from fheat.gates.table import Allocation, closing_text
 from fheat.report.curves import orders, response, responses, strengths
 from fheat.studies.pairing import attenuation_figure, pairing_figure, pairing_table, prediction_sentence
 from fheat.studies.perturbation import gates_after, outcome_sentence, validation_sentence
-from fheat.system.text import grid_name
+from fheat.system.text import MOST_LISTED, grid_name, some_of
 from fheat.training.runs import RunHistory
 
 _KNOWN_AS = {("fheat_seg", "dec1"): "Block_Final (dec1)"}
@@ -50,7 +50,7 @@ def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Pa
     if not gates:
         return PageSection("Allocation", paragraph(f"{history.settings.network.name} has no gates."))
     words = f"{len(gates) - len(gates.open)} of {len(gates)} gates are closed"
-    words += f"; open: {', '.join(gates.open)}." if gates.open else "; none is open."
+    words += f"; open: {', '.join(some_of(gates.open))}." if gates.open else "; none is open."
     head = ("site", "state", "closed at", "D", "alpha", "tau", "grid", "channels", "multiply-adds")
     rows = []
     for gate in gates:
@@ -59,7 +59,7 @@ def allocation_section(history: RunHistory, gates: Allocation, where: str) -> Pa
             (
                 gate.site,
                 gate.state,
-                "" if at is None else f"{at:,}",
+                "" if at is None else f"{at:,}" if at else "the beginning",
                 *(f"{value:.4f}" if value else "0" for value in (gate.D, gate.alpha, gate.tau)),
                 "" if gate.grid is None else grid_name(gate.grid),
                 "" if gate.channels is None else str(gate.channels),
@@ -114,14 +114,17 @@ def _gates_in_words(history: RunHistory, idle: Sequence[str]) -> str:
     )
     if len(survivors) == count:  # all are open, so there is nothing to list
         return words
+    mixing = [site for site in survivors if site not in idle]
     kept = [
         f"{_KNOWN_AS.get((history.settings.network.name, site), site)} kept D = {history.steps[-1][f'D.{site}']:.4f}"
-        for site in survivors
-        if site not in idle
+        for site in mixing
     ]
     open_and_idle = set(survivors) & set(idle)
     verb = "has" if len(open_and_idle) == 1 else "have"
     words += f", {len(open_and_idle)} {verb} nothing to mix" if open_and_idle else ""
+    if len(kept) > MOST_LISTED:
+        values = [history.steps[-1][f"D.{site}"] for site in mixing]
+        return f"{words}; {len(kept)} kept D from {min(values):.4f} to {max(values):.4f}"
     return f"{words}; {_listed([kept[0], *(each.replace(' kept D', ' D') for each in kept[1:])])}" if kept else words
 
 
@@ -130,7 +133,7 @@ def _closing_order(history: RunHistory) -> list[str]:
     closed = sorted((at, site) for site in history.sites if (at := history.closed_at(site)) is not None)
     if not closed:
         return []
-    return [f"Closed for good, in this order: {_listed([f'{site} at iteration {at:,}' for at, site in closed])}."]
+    return [f"Closed for good, in this order: {_listed([f'{site} {closing_text(at)}' for at, site in closed])}."]
 
 
 def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
@@ -140,8 +143,8 @@ def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Return `a`, `a and b`, `a, b and c`."""
-    *others, last = words
+    """Return `a`, `a and b`, `a, b and c`; of many words some, and how many more there are."""
+    *others, last = some_of(words)
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -1,7 +1,5 @@
 """Sections of a report on the run's network at work: validation scans with contours, and what it does inside."""
 
-from pathlib import Path
-
 from fheat.figures.page import PageSection, figure, paragraph, planes, row
 from fheat.figures.preview import contour_pngs
 from fheat.studies.inside.figures import map_pictures, pictures
@@ -35,12 +33,12 @@ def scan_figure(scan: ComparedScan) -> str:
     return figure(planes(contour_pngs(scan.image, scan.predicted, scan.reference)), caption)
 
 
-def inside_section(run: Path, progress: Progress = silent) -> PageSection:
+def inside_section(history: RunHistory, saved: Saved, progress: Progress = silent) -> PageSection:
     """Return the section with residual spectra and attention over all validation scans, or the reason without them."""
     title = "Inside the network"
     try:
-        analysis, attention_planes = analyse_run(run, progress)
-    except (BadInput, ValueError) as error:  # no network, no scans, or a network without such blocks or attention
+        analysis, attention_planes = analyse_run(saved, history.settings.data, progress)
+    except (BadInput, ValueError) as error:  # no scans, or a network without such blocks or attention
         return PageSection(title, paragraph(f"Left out: {error}."))
     maps = map_pictures(analysis, {0: attention_planes})
     drawn = row(*(picture.html for picture in pictures(analysis)))

@@ -62,7 +62,8 @@ def write_report(
         run_folder: folder written by `fheat train`.
         out: file to write; `report.html` in the run folder if not given.
         opening: what the page begins with, instead of the name of the run and a summary of its gates.
-        network: which of the networks that the run left is shown; the other one where there is only that.
+        network: which of the networks that the run left is shown, by default the one in which the curves of the gates
+            end; the other one where there is only that.
         figures: folder to write every figure of the page into; see `save_figures`.
         scans: number of validation scans to segment and show.
         inside: whether the network is also run over all validation scans to show how it works inside.
@@ -86,7 +87,7 @@ def write_report(
         _cost_section(history, costs),
         _training_section(history, marks),
         *([_scans_section(history, saved, scans, progress)] if scans or opening is None else []),
-        *([inside_section(history.folder, progress)] if inside else []),
+        *([_inside_section(history, saved, progress)] if inside else []),
         _settings_section(history),
     ]
     if opening is None:
@@ -189,6 +190,12 @@ def _scans_section(history: RunHistory, saved: Saved | None, scans: int, progres
     if saved is None:
         return PageSection("Validation scans", paragraph(_no_network(history)))
     return validation_section(history, saved, scans, progress)
+
+
+def _inside_section(history: RunHistory, saved: Saved | None, progress: Progress) -> PageSection:
+    if saved is None:
+        return PageSection("Inside the network", paragraph(f"Left out. {_no_network(history)}"))
+    return inside_section(history, saved, progress)
 
 
 def _settings_section(history: RunHistory) -> PageSection:

@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from fheat.figures.page import figure, table
 from fheat.figures.plots import INK, Mark, Plot, draw_marks, gate_styles, plain, plot
+from fheat.system.text import some_of
 from fheat.training.runs import ProbeAt, RunHistory
 
 CLEAR_ERRORS = 2.0
@@ -55,7 +56,7 @@ def pairing_figure(history: RunHistory, marks: Sequence[Mark] = ()) -> str:
     values = [f"{site} {_signed(at.pairing)}" for site, at in history.probes[last].items()]
     caption = (
         "Pairing P of every gate, with one standard error, above zero where mixing lowers the loss; at iteration "
-        f"{last:,}: {', '.join(values)}."
+        f"{last:,}: {', '.join(some_of(values))}."
     )
     sizes = [abs(at.pairing) for probes in history.probes.values() for at in probes.values()]
     sizes = [size for size in sizes if isfinite(size) and size > 0]
@@ -112,6 +113,7 @@ def _attenuation_words(history: RunHistory) -> str:
             parts.append(
                 f"{site} {moves} from {where} to {now:.4f} at {last:,}" if last > first else f"{site}: {where}"
             )
+    parts = some_of(parts)
     after_closing = [
         probes[site].attenuation
         for at, probes in history.probes.items()
@@ -164,7 +166,7 @@ def _misses(history: RunHistory, iteration: int) -> str:
         for site, at in history.probes[iteration].items()
         if _has_sign(at) and (at.pairing > 0) != (site in survivors)
     ]
-    return ", ".join(wrong)
+    return ", ".join(some_of(wrong))
 
 
 def _has_sign(at: ProbeAt) -> bool:

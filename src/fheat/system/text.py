@@ -1,6 +1,15 @@
 """Text for terminals: columns that line up, names that stay on their line, `8 scans`, `12 min`, `112x112x80`."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+MOST_LISTED: Final = 8
+"""Largest number of things that a sentence lists; FHEAT-Seg has so many gates."""
+_LONGEST_LIST: Final = 320
+"""Largest number of characters of a list that is given whole."""
+_LONGEST_PART: Final = 130
+"""Number of characters up to which a list is given in part."""
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> str:
@@ -46,3 +55,18 @@ def duration(seconds: float) -> str:
 def grid_name(grid: Sequence[int]) -> str:
     """Return the lengths of a grid or of any other shape as one word, such as `112x112x80`."""
     return "x".join(map(str, grid))
+
+
+def some_of(words: Sequence[str]) -> list[str]:
+    """Return words to list in a sentence: all, or of many or long ones the first and how many more there are.
+
+    >>> some_of(["enc1", "enc2"])
+    ['enc1', 'enc2']
+    >>> some_of([f"body.decoder{number}.conv_block.conv1.conv is open" for number in range(9)])[1:]
+    ['body.decoder1.conv_block.conv1.conv is open', '7 more']
+    """
+    if len(words) <= MOST_LISTED and sum(map(len, words)) <= _LONGEST_LIST:
+        return list(words)
+    kept = max(sum(total <= _LONGEST_PART for total in accumulate(map(len, words))), 1)
+    kept = min(kept, MOST_LISTED - 1)
+    return list(words) if kept == len(words) else [*words[:kept], f"{len(words) - kept} more"]

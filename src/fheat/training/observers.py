@@ -52,7 +52,10 @@ class Numbers(Observer):
         self._skipped: deque[int] = deque(maxlen=ITERATIONS_WITHOUT_HOPE // ITERATIONS_BETWEEN_LOOKS + 1)
 
     def begin(self, trainer: Trainer) -> None:
-        """Start the clock."""
+        """Start the clock, and emit which gates are closed before the first iteration, if any are."""
+        closed = [site for site, gate in trainer.step.gates.items() if gate.strength.item() == 0]
+        if trainer.done == 0 and closed:
+            trainer.emit([{"iteration": 0, "closed": closed}])
         self._logged = trainer.done
         self._restart(trainer)
 

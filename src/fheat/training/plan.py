@@ -9,7 +9,7 @@ from fheat.data.fingerprint import Fingerprint
 from fheat.data.preprocessing import NOT_RESAMPLED
 from fheat.data.store import VolumeStore
 from fheat.gates.hook import placed_by
-from fheat.system.text import aligned, counted, grid_name, printable
+from fheat.system.text import aligned, counted, grid_name, printable, some_of
 from fheat.training.estimate import DEVICES, activation_bytes, shown, speeds, step_bytes, stored_speed
 from fheat.training.prepare import Prepared
 from fheat.training.settings import TrainSettings
@@ -105,7 +105,7 @@ class RunPlan:
             ),
             ("intensities", self._intensities()),
             ("network", f"{settings.network.name}, {counted(self.parameters, 'parameter')}; {settings.method.name}"),
-            *([("gates", f"{len(self.gates)} put in: {', '.join(self.gates)}")] if self.gates else []),
+            *([("gates", f"{len(self.gates)} put in: {', '.join(some_of(self.gates))}")] if self.gates else []),
             ("batch", " and ".join(f"{count} {kind}" for kind, count in self.crops.items() if count) + " crops"),
             ("length", f"{settings.schedule.iterations:,} iterations, rate {settings.optimiser.learning_rate:g}"),
             ("validation", self._validation()),

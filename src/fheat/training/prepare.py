@@ -49,6 +49,12 @@ class Prepared:
         x, y, z = self.settings.data.patch_size
         return Windows((x, y, z), self.settings.validation.stride or (x // 2, y // 2, z // 2))
 
+    def notes(self) -> list[str]:
+        """Return what the user should know about the model that the run starts from, a line each."""
+        if self.start is None:
+            return []
+        return list(filter(None, [self.start.note(), self.start.spacing_note(self.scans.preprocessing.spacing)]))
+
     def identity(self) -> dict[str, Any]:
         """Return what tells the scans of this run from others, wherever they lie."""
         scans = self.scans
@@ -75,6 +81,7 @@ def prepare(
     progress: Progress = silent,
     first: int | None = None,
     started: Start | None = None,
+    start: str | None = None,
 ) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
@@ -87,11 +94,12 @@ def prepare(
         first: number of iterations that the run was begun with, if it was another one.
         started: the model that the run was started from, if a checkpoint holds what became of its weights; else the
             model of the settings is read.
+        start: where that model lies, if not where the settings say.
     """
     group = processes.current()
     group.together(lambda: check_size(settings))
     where = group.together(lambda: processes.own_device(device))
-    start = settings.network.start if started is None else None
+    start = (start or settings.network.start) if started is None else None
     if start is not None:
         group.together(lambda: start_folder(start))  # before the scans are read
     dataset = group.together(lambda: open_run_dataset(settings.data))

@@ -1,9 +1,11 @@
 """The run folder: `config.toml`, `log.jsonl`, `checkpoints/`, `best/`, `final/` and maybe `tensorboard/`.
 
 It has one writer: whoever begins a run or goes on with one claims its folder, see `fheat.system.claims`. What is read
-back has a checksum: the settings in the last line of `config.toml`, every line of the log in itself.
+back has a checksum: the settings in the last line of `config.toml`, every line of the log in itself. A path that was
+given relative to the working directory is kept so, and a line of `config.toml` says which directory that was.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +19,16 @@ from fheat.system.files import LOG_LIMIT, TEXT_LIMIT, flush_names, read_capped, 
 from fheat.system.sealed import sha256
 from fheat.training.log import from_line, is_checked, to_line
 from fheat.training.settings import TrainSettings
-from fheat.training.settings_sources import read_settings, to_toml
+from fheat.training.settings_sources import nest, read_settings, to_toml
 
 CONFIG, LOG, CLAIMS = "config.toml", "log.jsonl", ".claims"
 LENGTH = "schedule.iterations"
 """The setting that may be another one when a run goes on: it becomes longer, or ends earlier."""
+PLACE = "data.folder"
+"""The setting that may be another one because the dataset was moved."""
 _SEAL = b"# sha256 of the lines above: "
+_PATHS_FROM = b"# paths are from: "
+"""Begins the line with the directory, as JSON, from which relative paths of the settings lead."""
 _REPLACED = (CONFIG, LOG, "best", "final")
 """What is written under a name of its own, `.NAME.` and more, before it gets its place."""
 
@@ -72,7 +78,7 @@ class RunFolder:
         self.claim()
         self.check_free()  # another run may have begun here, and ended, since
         self.remove_abandoned()
-        write_file(self.path / CONFIG, _sealed(settings))
+        write_file(self.path / CONFIG, _sealed(settings, Path.cwd()))
         self.make_names_last()
 
     def check_free(self) -> None:
@@ -81,7 +87,39 @@ class RunFolder:
             raise BadInput(self.path, "exists and is not empty", "choose another folder, or pass --resume")
 
     def settings(self, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
-        """Return the settings of the run that lies here, some of them replaced, or raise `BadInput` where none does."""
+        """Return the settings of the run that lies here, some of them replaced, or raise `BadInput` where none does.
+
+        The dataset lies where `located` says, unless its place is replaced.
+        """
+        settings = self._stored(overrides)
+        if nest(overrides or {}).get("data", {}).get("folder") is not None:
+            return settings
+        data = settings.data.model_copy(update={"folder": self.located(settings.data.folder)})
+        return settings.model_copy(update={"data": data})
+
+    def located(self, path: str) -> str:
+        """Return where a path of the settings leads, from any working directory.
+
+        A relative one leads from the directory in which the run was begun. Where nothing is there any more, or an
+        earlier version wrote the run folder, it leads from the working directory.
+        """
+        begun = self._paths_from()
+        if begun is None or Path(path).is_absolute() or begun == Path.cwd() or not (begun / path).exists():
+            return path
+        return str(begun / path)
+
+    def _paths_from(self) -> Path | None:
+        """Return the directory from which relative paths of the settings lead; None where no line says it."""
+        for line in read_capped(self.path / CONFIG, TEXT_LIMIT).splitlines():
+            if line.startswith(_PATHS_FROM):
+                try:
+                    return Path(json.loads(line.removeprefix(_PATHS_FROM)))
+                except (ValueError, TypeError):
+                    return None  # edited; the seal says so, if it is still there
+        return None
+
+    def _stored(self, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
+        """Return the settings with their paths as they were given, some of them replaced."""
         path = self.path / CONFIG
         if not path.is_file():
             raise BadInput(self.path, f"is not a run folder: it has no {CONFIG}", "give the --out of fheat train")
@@ -92,11 +130,17 @@ class RunFolder:
             raise BadInput(path, reason, "restore it, or delete that line if the change is yours")
         return settings
 
-    def set_length(self, iterations: int) -> None:
-        """Give the run another number of iterations in its `config.toml`, where it has not this one already."""
-        if self.settings().schedule.iterations != iterations:
+    def go_on_with(self, settings: TrainSettings) -> None:
+        """Put another number of iterations and another place of the dataset into `config.toml`, where they differ."""
+        before, begun = self.settings(), self._paths_from()
+        changed: dict[str, Any] = {}
+        if before.schedule.iterations != settings.schedule.iterations:
+            changed[LENGTH] = settings.schedule.iterations
+        if before.data.folder != settings.data.folder:
+            changed[PLACE] = os.path.abspath(settings.data.folder)  # other paths lead from where the run was begun
+        if changed:
             self.check_ours()
-            write_file(self.path / CONFIG, _sealed(self.settings({LENGTH: iterations})))
+            write_file(self.path / CONFIG, _sealed(self._stored(changed), begun))
 
     def log(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to `log.jsonl`."""
@@ -154,8 +198,11 @@ def _counts(path: Path) -> bool:
     return path.name != CLAIMS and not path.name.startswith(f".{CONFIG}.")
 
 
-def _sealed(settings: TrainSettings) -> bytes:
+def _sealed(settings: TrainSettings, paths_from: Path | None) -> bytes:
     text = to_toml(settings).encode()
+    given = [settings.data.folder, *([settings.network.start] if settings.network.start is not None else [])]
+    if paths_from is not None and not all(Path(path).is_absolute() for path in given):
+        text += _PATHS_FROM + json.dumps(str(paths_from)).encode() + b"\n"
     return text + _seal(text) + b"\n"
 
 

@@ -19,8 +19,8 @@ from fheat.training.settings import TrainSettings
 
 _NO_LOSS = ("iteration", "norm", "rate", "per_second")
 """Fields of a logged iteration that are no losses; neither are D and alpha of the gates."""
-_NESTED = ("cases", "probe")
-"""Fields that hold more than one number."""
+_NESTED = ("cases", "probe", "closed")
+"""Fields that hold something else than one number."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class RunHistory:
     """Iterations per second, without validation and saving, by the iteration at which they were measured."""
     probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
     """What was measured at each site, by iteration, in order; iteration 0 is before the first step."""
+    began_closed: frozenset[str] = frozenset()
+    """Sites of the gates that were closed before the first step; empty for runs of earlier versions."""
 
     @property
     def iterations(self) -> list[int]:
@@ -92,8 +94,12 @@ class RunHistory:
         return [step.get(name, float("nan")) for step in self.steps]
 
     def closed_at(self, site: str) -> int | None:
-        """Return the first logged iteration from which a gate is closed to the end, or None for an open gate."""
-        return closed_from(self.iterations, self.column(f"D.{site}"))
+        """Return the first logged iteration from which a gate is closed to the end, or None for an open gate.
+
+        It is 0 for a gate that was closed before the first step and never opened.
+        """
+        at = closed_from(self.iterations, self.column(f"D.{site}"))
+        return 0 if site in self.began_closed and at == self.iterations[0] else at
 
     @property
     def survivors(self) -> list[str]:
@@ -122,10 +128,13 @@ def read_history(folder: Path) -> RunHistory:
     steps: list[dict[str, Any]] = []
     validations, speeds = [], {}
     probes: dict[int, dict[str, ProbeAt]] = {}
+    began_closed: frozenset[str] = frozenset()
     for number, text in enumerate(lines, start=1):
         line = _parsed(text, path, number, settings.schedule.iterations, checked=checked)
         if "probe" in line:
             probes[line["iteration"]] = line["probe"]
+        elif "closed" in line:
+            began_closed = frozenset(line["closed"])
         elif "validation" in line:
             validations.append(ValidationScore(int(line["iteration"]), float(line["validation"]), dict(line["cases"])))
         elif "per_second" in line:
@@ -142,7 +151,7 @@ def read_history(folder: Path) -> RunHistory:
         if unknown := [site for site in sites if f"D.{site}" not in steps[0]]:
             reason = f"the probe at iteration {iteration} has a gate that no iteration has, {min(unknown)}"
             raise BadInput(path, reason, "restore it, or resume the run")
-    return RunHistory(folder, settings, steps, validations, speeds, dict(sorted(probes.items())))
+    return RunHistory(folder, settings, steps, validations, speeds, dict(sorted(probes.items())), began_closed)
 
 
 def _is_loss(name: str) -> bool:
@@ -159,7 +168,9 @@ def _parsed(text: bytes, path: Path, number: int, last: int, *, checked: bool) -
         [float(value) for value in numbers.values()]  # raises for an integer that is too large
         if not isinstance(line["iteration"], int) or ("validation" in line and "cases" not in line):
             raise TypeError("a value is missing")
-        first = 0 if "probe" in line else 1
+        if "closed" in line and not _is_texts(line["closed"]):
+            raise TypeError("closed is no list of gates")
+        first = 0 if "probe" in line or "closed" in line else 1
         if not first <= line["iteration"] <= last:
             raise ValueError(f"iteration is not in {first} to {last}")
         if "probe" in line:
@@ -169,6 +180,10 @@ def _parsed(text: bytes, path: Path, number: int, last: int, *, checked: bool) -
     except (ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         raise _not_logged(path, number, f"{type(error).__name__}: {error}") from None
     return line
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _probe_at(logged: dict[str, float | None]) -> ProbeAt:
@@ -216,7 +231,7 @@ class Saved:
 def open_saved(name: str) -> Saved:
     """Return the network that a name means: a model folder, a zoo model, or a run folder.
 
-    A run folder means the network in its `final/` or, while there is none, in its `best/`.
+    A run folder means the network in its `best/` or, where there is none, in its `final/`, as `find_folder` has it.
     """
     folder = Path(name)
     if not is_run_folder(folder):
@@ -228,7 +243,7 @@ def open_saved(name: str) -> Saved:
     return saved
 
 
-def network_of(record: RunHistory, name: str, wanted: Part = "final") -> Saved | None:
+def network_of(record: RunHistory, name: str, wanted: Part = "best") -> Saved | None:
     """Return the wanted network of a run, in `final/` or `best/`, else the other one; None while there is neither."""
     for part in (wanted, "best" if wanted == "final" else "final"):
         if (record.folder / part).is_dir():

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -71,6 +72,16 @@ def open_run_dataset(data: DataSettings) -> Dataset:
     """Return the dataset of a run, with the fold of its settings where they name one, or raise `BadInput`."""
     dataset = open_dataset(data.folder)
     return dataset if data.fold is None else with_fold(dataset, Fold.read(data.fold))
+
+
+def check_still_there(data: DataSettings, remedy: str) -> None:
+    """Raise `BadInput` with this remedy where the dataset that a run was trained on is not where it was."""
+    try:
+        gone = not Path(data.folder).exists()
+    except OSError:  # no file can have such a name, which is said when the dataset is opened
+        return
+    if gone:
+        raise BadInput(data.folder, "does not exist", remedy)
 
 
 def load_scans(

@@ -115,8 +115,9 @@ class NetworkSettings(Section):
     name: Annotated[str, Short("network")] = "fheat_seg"
     """Name of the network; see fheat models."""
     start: Annotated[str | None, Short("from")] = None
-    """Trained model whose weights the run starts from: a model of the zoo, a model folder or a run folder. The network
-    and its options are those of the model where they are not given. Fresh weights if none."""
+    """Trained model whose weights the run starts from: a model of the zoo, a model folder or a run folder, which
+    means its best network or, where it validated none, its final one. The network and its options are those of the
+    model where they are not given. Fresh weights if none."""
     instrument: ModulePaths = ()
     """Modules behind which gates are put before training, beside those that the network has: paths of modules, or
     patterns in which * stands for anything within one part of a path and ** for any number of parts, such as

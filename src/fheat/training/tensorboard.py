@@ -69,5 +69,5 @@ def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
                 yield from ((f"{what}/{site}", number) for what, number in measured.items() if number is not None)
         elif isinstance(value, Mapping):
             yield from ((f"{name}/{key}", number) for key, number in value.items())
-        elif name != "iteration":
+        elif name not in ("iteration", "closed"):
             yield _NAMES.get(name) or (name.replace(".", "/", 1) if "." in name else f"loss/{name}"), float(value)

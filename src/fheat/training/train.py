@@ -17,7 +17,8 @@ from fheat.training.checkpoints import Checkpoint, check_same_run, first_length,
 from fheat.training.observers import Checkpoints, LogFile, Look, Numbers, Perturbations
 from fheat.training.prepare import Prepared, prepare
 from fheat.training.probing import Probes, check_probes
-from fheat.training.run_folder import LENGTH, RunFolder
+from fheat.training.run_folder import LENGTH, PLACE, RunFolder
+from fheat.training.scans import check_still_there
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import make_settings
 from fheat.training.tensorboard import TensorBoard
@@ -60,7 +61,8 @@ def train(
     Args:
         settings: all settings; or give them as `values`: by section (`optimiser={"clip": None}`) or by short name.
         out: run folder, new or empty; with `resume` that of a run that was interrupted.
-        resume: go on with the run in `out`; it knows its settings, of which `iterations` may be another number.
+        resume: go on with the run in `out`; it knows its settings, of which `iterations` may be another number,
+            and `data` the place to which the dataset was moved.
         device: `cpu` or `cuda`; a GPU where there is one.
         watch: called with a `Look` every fifty iterations.
         reading: called after each scan that is read.
@@ -71,7 +73,10 @@ def train(
     """
     folder = RunFolder(Path(out))
     if settings is None:
-        goes_on = resume and all(name in ("iterations", LENGTH) for name in values)
+        moved = isinstance(values.get("data"), str | Path)
+        may = ["iterations", LENGTH, PLACE, *(["data"] if moved else [])]
+        goes_on = resume and all(name in may for name in values)
+        values |= {"data": str(values["data"])} if moved else {}
         settings = folder.settings(values) if goes_on else make_settings(values, "fheat.train")
     elif values:
         raise TypeError(f"settings are given twice: leave out {', '.join(values)}")
@@ -104,17 +109,24 @@ def begin(
     first = first_length(folder, settings, checkpoint)
     told = None if checkpoint is None else checkpoint.facts.get("start")
     started = None if told is None else Start(**told)
-    prepared = prepare(settings, device=device, progress=reading, first=first, started=started)
+    if resume:
+        group.lead(lambda: check_still_there(settings.data, _moved(folder)))
+    start = None if settings.network.start is None or not resume else folder.located(settings.network.start)
+    prepared = prepare(settings, device=device, progress=reading, first=first, started=started, start=start)
     check_probes(prepared)
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]
     trainer = Trainer(prepared, [*standard, *observers, Checkpoints(folder)])
     if resume:
         _go_on(trainer, folder, board, checkpoint)
-        group.lead(lambda: folder.set_length(settings.schedule.iterations))
+        group.lead(lambda: folder.go_on_with(settings))
     else:
         group.lead(lambda: folder.begin(settings))
     return trainer
+
+
+def _moved(folder: RunFolder) -> str:
+    return f"give the place to which the dataset was moved, as in fheat train DATA --resume --out {folder.path}"
 
 
 def finish(trainer: Trainer, folder: RunFolder) -> FinishedRun:

@@ -6,7 +6,6 @@ every window once, so a voxel that lies in several windows counts several times.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fheat import __version__
 from fheat.data.case import Case
@@ -28,8 +27,9 @@ from fheat.studies.inside.record import (
 from fheat.studies.inside.residual import Spectrum, bottleneck_blocks, mean_spectrum, recorded_residuals
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
-from fheat.training.runs import Saved, open_saved
+from fheat.training.runs import Saved
 from fheat.training.scans import open_run_dataset
+from fheat.training.settings import DataSettings
 
 SCANS_WITH_MAPS = 5
 """Number of scans, the first ones, of which a plane of the attention is kept."""
@@ -49,15 +49,13 @@ class AnalysisOptions:
     """How attention is brought from the grid of its block to the voxels of a window."""
 
 
-def analyse_run(run: Path, progress: Progress = silent) -> tuple[Analysis, list[Plane]]:
+def analyse_run(saved: Saved, data: DataSettings, progress: Progress = silent) -> tuple[Analysis, list[Plane]]:
     """Return the analysis of a run's network on all its validation scans, and planes of attention of the first ones.
 
-    Raises `BadInput` where the run has no network or its dataset cannot be read, and `ValueError` where the dataset has
-    no validation scans or the network has no such blocks or no attention.
+    Raises `BadInput` where the dataset cannot be read, and `ValueError` where it has no validation scans or the network
+    has no such blocks or no attention.
     """
-    saved = open_saved(str(run))
-    assert saved.record is not None
-    dataset = open_run_dataset(saved.record.settings.data)
+    dataset = open_run_dataset(data)
     cases = dataset.split("validation")
     if not cases:
         raise ValueError("the dataset has no validation scans")
