@@ -1,7 +1,10 @@
 """How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +13,8 @@ WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
 """Number of programs to aim at, about four for each multiprocessor of a large GPU."""
+_CHUNK = 32
+"""Number of channels that a program sweeps through: their weights just fit its registers."""
 _ROWS, _COLUMNS = 64, 32
 """Number of rows and columns of a tile of `add_rows`."""
 
@@ -69,6 +74,50 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
     return (-(-voxels // block), samples), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
+
+
+class Sweep(NamedTuple):
+    """Launch grid (columns and channels, runs, samples) and constants of the kernels of `device.sweep`."""
+
+    grid: tuple[int, int, int]
+    shape: dict[str, int]
+
+    def rows(self, channels: int) -> int:
+        """Return the number of programs that share in the sums of each channel."""
+        return self.grid[0] // -(-channels // _CHUNK) * self.grid[1] * self.grid[2]
+
+
+def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
+    """Return how to sweep through (samples, X, Y, Z, channels), or None where too few programs would have work.
+
+    Runs are short where there are few columns; each run reads two planes more than it writes.
+    """
+    run = 16
+    while run > 4 and _programs(samples, sizes, channels, 4, 8, run) < 2 * PROGRAMS:
+        run //= 2
+    few = _programs(samples, sizes, channels, 4, 8, run) < PROGRAMS
+    return None if few else _sweep(samples, sizes, channels, 4, 8, run, warps=4)
+
+
+def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
+    """Return how to sweep where each program stores sums: in long runs, which read no plane twice."""
+    run = sizes[0]
+    while run > 8 and _programs(samples, sizes, channels, 2, 8, run) < 4 * PROGRAMS:
+        run = -(-run // 2)
+    few = _programs(samples, sizes, channels, 2, 8, run) < PROGRAMS
+    return None if few else _sweep(samples, sizes, channels, 2, 8, run, warps=2)
+
+
+def _programs(samples: int, sizes: Sequence[int], channels: int, high: int, wide: int, run: int) -> int:
+    return math.prod(_sweep(samples, sizes, channels, high, wide, run, warps=1).grid)
+
+
+def _sweep(samples: int, sizes: Sequence[int], channels: int, high: int, wide: int, run: int, *, warps: int) -> Sweep:
+    x, y, z = sizes
+    columns = -(-y // high) * -(-z // wide)
+    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "RUN": run}
+    grid = columns * -(-channels // _CHUNK), -(-x // run), samples
+    return Sweep(grid, shape | {"num_warps": warps, "num_stages": 1})
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:

@@ -40,9 +40,9 @@ def convolve(
 @triton.jit
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of the weights (C, 27), then with BIAS that of the bias, in rows of `partial` from `at` on.
+    """Store the gradients of the weights (C, 27) and of the bias (C) in rows of `partial` from `at` on.
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
@@ -64,13 +64,11 @@ def convolve_weights(
         before += gradient * tl.load(there - C, mask=(near & (k > 0))[:, None] & valid[None, :], other=0.0)
         middle += gradient * tl.load(there, mask=near[:, None] & valid[None, :], other=0.0)
         behind += gradient * tl.load(there + C, mask=(near & (k < Z - 1))[:, None] & valid[None, :], other=0.0)
-        if BIAS:
-            bias += gradient
+        bias += gradient
     row = partial + (sample * SPLITS + part) * width + at
     tap = row + channel * 27 + line * 3
     tl.store(tap, tl.sum(before, axis=0), mask=valid)
     tl.store(tap + 1, tl.sum(middle, axis=0), mask=valid)
     tl.store(tap + 2, tl.sum(behind, axis=0), mask=valid)
-    if BIAS:
-        if line == 0:
-            tl.store(row + 27 * C + channel, tl.sum(bias, axis=0), mask=valid)
+    if line == 0:
+        tl.store(row + 27 * C + channel, tl.sum(bias, axis=0), mask=valid)
