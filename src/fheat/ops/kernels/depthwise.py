@@ -26,6 +26,13 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
+def depthwise_beside(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return depthwise(x) + bias, and x itself; what flows back to the two is added up in one pass."""
+    shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
+    y, beside = _DepthwiseBeside.apply(x, weight.float(), shift)  # type: ignore[no-untyped-call]
+    return y, beside
+
+
 def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
     """Return x + depthwise(x), without bias; `weight` is (C, 1, 3, 3, 3), `table` is its table."""
     out: Tensor = _ResidualDepthwise.apply(x, weight, table)  # type: ignore[no-untyped-call]
@@ -111,11 +118,33 @@ class _Depthwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table = ctx.saved_tensors
-        channels = x.shape[-1]
-        gradient, inward, weights, bias = gradient.contiguous(), None, None, None
+        gradient, inward = gradient.contiguous(), None
         if ctx.needs_input_grad[0]:
-            inward = _convolve(gradient, table, torch.zeros(channels, device=x.device), back=True, bias=True)
-        if any(ctx.needs_input_grad[1:]):
-            weights, bias = torch.split(gradient_of_weights(gradient, x), [27 * channels, channels])
-            weights = weights.view(channels, 1, 3, 3, 3)
-        return inward, weights, bias
+            inward = _convolve(gradient, table, torch.zeros(x.shape[-1], device=x.device), back=True, bias=True)
+        return inward, *_parameters(ctx, gradient, x)
+
+
+class _DepthwiseBeside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        (table,) = weight_tables([weight])
+        ctx.save_for_backward(x, table)
+        return biased(x, table, bias), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, beside: Tensor) -> tuple[Tensor | None, ...]:
+        x, table = ctx.saved_tensors
+        gradient, inward = gradient.contiguous(), None
+        if ctx.needs_input_grad[0]:
+            inward = gradient_before(gradient, table, beside.contiguous())
+        return inward, *_parameters(ctx, gradient, x)
+
+
+def _parameters(ctx: Any, gradient: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of weight and bias where one of them is wanted."""
+    if not any(ctx.needs_input_grad[1:]):
+        return None, None
+    channels = x.shape[-1]
+    weights, bias = torch.split(gradient_of_weights(gradient, x), [27 * channels, channels])
+    return weights.view(channels, 1, 3, 3, 3), bias

@@ -56,11 +56,23 @@ class Tiling:
 @lru_cache
 def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     """Divide (samples, voxels, channels) among programs, always in the same way, so that sums have one order."""
-    padded = max(16, power_of_two(channels))
-    block = max(16, 2048 // padded)
+    wide = padded(channels)
+    block = max(16, 2048 // wide)
     tiles = -(-voxels // block)
     splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
-    return Tiling(samples, voxels, channels, padded, block, splits, -(-tiles // splits) * block)
+    return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
+
+
+@lru_cache
+def channel_tiling(samples: int, voxels: int, channels: int) -> Tiling:
+    """Divide (samples, voxels, channels) for kernels with moments per channel: tiles of 64 voxels, four warps each.
+
+    Every program reads the moments of all others of its sample, so there are 256 of them at most.
+    """
+    block = 64
+    tiles = -(-voxels // block)
+    splits = min(power_of_two(tiles), max(1, power_of_two(2 * PROGRAMS // samples + 1) // 2), 256)
+    return Tiling(samples, voxels, channels, padded(channels), block, splits, -(-tiles // splits) * block)
 
 
 @lru_cache
@@ -69,11 +81,11 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
 
     Tiles lie along the first axis of the grid: the others hold 65,535 programs at most.
     """
-    padded = max(16, power_of_two(channels))
-    block = max(8, 4096 // padded)
+    wide = padded(channels)
+    block = max(8, 4096 // wide)
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
-    return (-(-voxels // block), samples), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
+    return (-(-voxels // block), samples), {"C": channels, "CP": wide, "BLOCK": block, "num_warps": 4}
 
 
 class Sweep(NamedTuple):
@@ -146,6 +158,11 @@ def operand_type(x: Tensor) -> str:
     if not torch.is_autocast_enabled(kind):
         return "ieee"
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(torch.get_autocast_dtype(kind), "ieee")
+
+
+def padded(channels: int) -> int:
+    """Return the width of a tile for a number of channels: products take a power of two from 16 on."""
+    return max(16, power_of_two(channels))
 
 
 def power_of_two(number: int) -> int:

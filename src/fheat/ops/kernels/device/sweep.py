@@ -43,7 +43,7 @@ def sweep(
     keep = (j < Y) & (k < Z) & (channel < C)
     weights = ()
     for tap in tl.static_range(27):
-        weights = weights + (tl.load(table + (26 - tap if FLIP else tap) * C + channel, mask=channel < C, other=0.0),)
+        weights += (tl.load(table + (26 - tap if FLIP else tap) * C + channel, mask=channel < C, other=0.0),)
     behind = tl.zeros([HIGH, WIDE, BLOCK], tl.float32)
     middle = tl.zeros([HIGH, WIDE, BLOCK], tl.float32)
     start = tl.zeros([HIGH, WIDE, BLOCK], tl.float32)
@@ -89,7 +89,7 @@ def sweep_weights(
     middle = tl.load(origin + first * size + place, mask=keep, other=0.0)
     sums = ()
     for _ in tl.static_range(28):
-        sums = sums + (tl.zeros([WIDE, BLOCK], tl.float32),)
+        sums += (tl.zeros([WIDE, BLOCK], tl.float32),)
     for plane in range(first, tl.minimum(first + RUN, X)):
         i = plane + tl.arange(0, 1)[:, None, None]
         ahead = tl.load(origin + (plane + 1) * size + place, mask=keep & (i + 1 < X), other=0.0)
@@ -97,13 +97,13 @@ def sweep_weights(
         there = x + (sample * X + plane) * size
         for side in tl.static_range(9):
             value = read_near(there, j, k, side // 3 - 1, side % 3 - 1, keep, place, Y, Z, C)
-            added = added + (tl.sum(ahead * value, axis=0),)
-            added = added + (tl.sum(middle * value, axis=0),)
-            added = added + (tl.sum(behind * value, axis=0),)
-        added = added + (tl.sum(middle, axis=0),)
+            added += (tl.sum(ahead * value, axis=0),)
+            added += (tl.sum(middle * value, axis=0),)
+            added += (tl.sum(behind * value, axis=0),)
+        added += (tl.sum(middle, axis=0),)
         after = ()
         for tap in tl.static_range(28):
-            after = after + (sums[tap] + added[tap],)
+            after += (sums[tap] + added[tap],)
         sums = after
         behind = middle
         middle = ahead
