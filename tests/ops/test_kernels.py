@@ -260,9 +260,9 @@ BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground"
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"HIGH": 2, "WIDE": 8, "RUN": 8, "H": 48, "HP": 64}
+NUMBERS |= {"HIGH": 2, "WIDE": 8, "H": 48, "HP": 64}
 PARTS = ("tile_at", "column_at")  # functions within kernels
-WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows")
+WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run")
 done = 0
 MODULES = "norm channel_norm mixer widen fheat depthwise sweep grouped transform tiles conv largest_component losses"
 for name in MODULES.split():

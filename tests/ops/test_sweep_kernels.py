@@ -72,7 +72,7 @@ def test_programs_cover_the_grid(channels, sizes):
         assert plan is not None
         across = -(-sizes[1] // plan.shape["HIGH"]) * -(-sizes[2] // plan.shape["WIDE"])
         assert plan.grid[0] == across * -(-channels // plan.shape["BLOCK"])
-        assert plan.grid[1] * plan.shape["RUN"] >= sizes[0]
+        assert plan.grid[1] * plan.run >= sizes[0]
         assert plan.grid[2] == 6
         assert plan.rows(channels) == across * plan.grid[1] * 6
 

@@ -72,7 +72,7 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
         )  # fmt: skip
         return add_rows(partial)
     swept = torch.empty(sweeping.rows(channels), 28 * channels, device=x.device)
-    sweep.sweep_weights[sweeping.grid](gradient, x, swept, *sizes, **sweeping.shape)
+    sweep.sweep_weights[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
     if partial is None:
         return add_rows(swept)
     total = add_rows(partial)
@@ -88,7 +88,7 @@ def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) 
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
         convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias)
     else:
-        sweep.sweep[sweeping.grid](x, table, add, out, *sizes, **sweeping.shape, FLIP=back, BIAS=bias)
+        sweep.sweep[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
     return out
 
 

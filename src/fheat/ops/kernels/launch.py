@@ -89,9 +89,10 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
 
 
 class Sweep(NamedTuple):
-    """Launch grid (columns and channels, runs, samples) and constants of the kernels of `device.sweep`."""
+    """Launch grid (columns and channels, runs, samples), planes of a run, and constants of `device.sweep`."""
 
     grid: tuple[int, int, int]
+    run: int
     shape: dict[str, int]
 
     def rows(self, channels: int) -> int:
@@ -127,9 +128,9 @@ def _programs(samples: int, sizes: Sequence[int], channels: int, high: int, wide
 def _sweep(samples: int, sizes: Sequence[int], channels: int, high: int, wide: int, run: int, *, warps: int) -> Sweep:
     x, y, z = sizes
     columns = -(-y // high) * -(-z // wide)
-    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "RUN": run}
+    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK}
     grid = columns * -(-channels // _CHUNK), -(-x // run), samples
-    return Sweep(grid, shape | {"num_warps": warps, "num_stages": 1})
+    return Sweep(grid, run, shape | {"num_warps": warps, "num_stages": 1})
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Kernels of the 3x3x3 depthwise convolution on large grids: a program sweeps along the first axis.
 
-A program owns a column of HIGH by WIDE voxels of the last two axes, BLOCK channels of one sample and RUN planes. It
+A program owns a column of HIGH by WIDE voxels of the last two axes, BLOCK channels of one sample and `run` planes. It
 reads the nine shifted tiles of each plane once, and every tile serves the three taps along the first axis: 9 reads per
 voxel where `depthwise` has 27. Tensors are (samples, X, Y, Z, C).
 """
@@ -26,11 +26,11 @@ def read_near(plane, j, k, dj, dk, keep, place, Y, Z, C: tl.constexpr):
     return tl.load(plane + place + (dj * Z + dk) * C, mask=near, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["X", "Y", "Z", "run"])
 def sweep(
-    x, table, add, out, X, Y, Z,
-    C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
-    FLIP: tl.constexpr, BIAS: tl.constexpr,
+    x, table, add, out, X, Y, Z, run,
+    C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute out = depthwise(x) + add, with zeros outside the grid, as `depthwise.convolve` does.
 
@@ -38,7 +38,7 @@ def sweep(
     the one that is read. The grid of programs is (columns and channels, runs, samples).
     """
     chunks: tl.constexpr = (C + BLOCK - 1) // BLOCK
-    part, first, sample = tl.program_id(0), tl.program_id(1) * RUN, tl.program_id(2)
+    part, first, sample = tl.program_id(0), tl.program_id(1) * run, tl.program_id(2)
     j, k, channel, place = column_at(part // chunks, part % chunks, Y, Z, C, HIGH, WIDE, BLOCK)
     keep = (j < Y) & (k < Z) & (channel < C)
     weights = ()
@@ -49,7 +49,7 @@ def sweep(
     start = tl.zeros([HIGH, WIDE, BLOCK], tl.float32)
     if BIAS:
         start += tl.load(add + channel, mask=channel < C, other=0.0)
-    for plane in range(first - 1, tl.minimum(first + RUN, X) + 1):
+    for plane in range(first - 1, tl.minimum(first + run, X) + 1):
         ahead = start
         i = plane + tl.arange(0, 1)[:, None, None]
         within = keep & (i >= 0) & (i < X)
@@ -68,18 +68,18 @@ def sweep(
         middle = ahead
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["X", "Y", "Z", "run"])
 def sweep_weights(
-    output_gradient, x, partial, X, Y, Z,
-    C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    output_gradient, x, partial, X, Y, Z, run,
+    C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the gradients of the weights (C, 27) and of the bias (C) as one row of `partial` per program.
 
-    A program owns RUN planes of x and keeps the gradients of three planes: each tile of x meets all three of them. Sums
+    A program owns `run` planes of x and keeps the gradients of three planes: each tile of x meets all three of them. Sums
     over the rows of a tile stay within a thread, because HIGH is the axis that Triton gives to one thread.
     """
     chunks: tl.constexpr = (C + BLOCK - 1) // BLOCK
-    part, first, sample = tl.program_id(0), tl.program_id(1) * RUN, tl.program_id(2)
+    part, first, sample = tl.program_id(0), tl.program_id(1) * run, tl.program_id(2)
     j, k, channel, place = column_at(part // chunks, part % chunks, Y, Z, C, HIGH, WIDE, BLOCK)
     keep = (j < Y) & (k < Z) & (channel < C)
     size = Y * Z * C
@@ -90,7 +90,7 @@ def sweep_weights(
     sums = ()
     for _ in tl.static_range(28):
         sums += (tl.zeros([WIDE, BLOCK], tl.float32),)
-    for plane in range(first, tl.minimum(first + RUN, X)):
+    for plane in range(first, tl.minimum(first + run, X)):
         i = plane + tl.arange(0, 1)[:, None, None]
         ahead = tl.load(origin + (plane + 1) * size + place, mask=keep & (i + 1 < X), other=0.0)
         added = ()
