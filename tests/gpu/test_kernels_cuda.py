@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fheat import create_model
-from fheat.nn.convolutions import SmallConv3d
+from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
+from fheat.nn.convolutions import DepthwiseConv3d, SmallConv3d
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
 
@@ -101,3 +102,47 @@ def test_the_convolutions_of_the_stem(channels, out_channels, stride, grid, half
     slopes = torch.autograd.grad((found * slope).sum(), [x, convolution.weight])
     for one, other in zip((found, *slopes), (expected, *expected_slopes), strict=True):
         assert error(one, other) < (1e-2 if half else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("samples", "channels", "grid"), [(6, 32, (57, 54, 41)), (6, 60, (29, 28, 19)), (2, 96, (4, 4, 3))]
+)
+def test_depthwise_convolutions_of_large_and_small_grids(samples, channels, grid):
+    convolution = DepthwiseConv3d(channels).cuda()
+    x = torch.randn(samples, channels, *grid, device="cuda", requires_grad=True)
+    inputs = [x, convolution.weight, convolution.bias]
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    expected = F.conv3d(*exact, padding=1, groups=channels)
+    slope = torch.randn_like(expected)
+    found = convolution(x)
+    slopes = torch.autograd.grad((found * slope).sum(), inputs)
+    for one, other in zip(
+        (found, *slopes), (expected, *torch.autograd.grad((expected * slope).sum(), exact)), strict=True
+    ):
+        assert error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("build", "channels", "grid"),
+    [
+        (lambda: ConvBlock(32), 32, (28, 27, 20)),
+        (lambda: ConvBlock(60), 60, (14, 15, 10)),
+        (lambda: ConvDown(32, 60), 32, (28, 26, 20)),
+        (lambda: ConvDown(60, 96), 60, (14, 14, 10)),
+        (lambda: ConvUp(60, 32), 60, (14, 13, 10)),
+    ],
+    ids=["block", "wide block", "down", "wide down", "up"],
+)
+def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half):
+    torch.manual_seed(0)
+    block, exact = build().cuda(), build().cuda().double()
+    exact.load_state_dict(block.state_dict())
+    x = torch.randn(3, channels, *grid, device="cuda")
+    weights = torch.randn_like(exact(x.double()))
+    expected = logits_and_gradients(exact, x.double(), weights, "never", False)
+    plain = logits_and_gradients(block, x, weights, "never", half)
+    fused = logits_and_gradients(block, x, weights, "auto", half)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert torch.isfinite(one).all()
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
