@@ -147,12 +147,12 @@ def test_a_block_that_was_changed_inside_is_not_fused(change, calls):
     assert error(found, expected) < 1e-5
 
 
-def test_wide_blocks_and_single_voxels_run_plain(calls):
+def test_wide_blocks_and_few_voxels_run_plain(calls):
     with kernels.use("always"):
-        assert not fused_body.fusable(ConvBlock(96).body, torch.randn(1, 96, 2, 2, 2))
-        assert not fused_body.fusable(ConvBlock(4).body, torch.randn(1, 4, 1, 1, 1))
-        assert fused_body.fusable(ConvBlock(60).body, torch.randn(1, 60, 2, 2, 2))
-    assert not fused_body.fusable(ConvBlock(4).body, torch.randn(1, 4, 2, 2, 2))
+        assert not fused_body.fusable(ConvBlock(96).body, torch.randn(1, 96, 2, 3, 2))
+        assert not fused_body.fusable(ConvDown(4, 6).body, torch.randn(1, 4, 2, 2, 2))
+        assert fused_body.fusable(ConvBlock(60).body, torch.randn(1, 60, 2, 3, 2))
+    assert not fused_body.fusable(ConvBlock(4).body, torch.randn(1, 4, 2, 3, 2))
     block, x = ConvBlock(4), torch.randn(1, 4, 2, 3, 2)
     assert torch.equal(block(x), x + block.body(x))
 

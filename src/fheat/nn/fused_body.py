@@ -21,8 +21,11 @@ _WIDEST = 64, 128, 128
 
 
 def fusable(body: nn.Module, x: Tensor) -> bool:
-    """Return whether a kernel can run a body behind its first module: it reads the weights and calls no submodule."""
-    if x.ndim != 5 or x.shape[2:].numel() == 1 or not kernels.usable(x) or not untouched(body, nn.Sequential):
+    """Return whether a kernel can run a body behind its first module: it reads the weights and calls no submodule.
+
+    Eight voxels may become one, whose norm plain torch may refuse.
+    """
+    if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() <= 8 or not untouched(body, nn.Sequential):
         return False
     first, *behind = body.children()
     if len(behind) != len(_BEHIND) or not all(map(untouched, behind, _BEHIND)):

@@ -75,8 +75,8 @@ def sweep_weights(
 ):  # fmt: skip
     """Store the gradients of the weights (C, 27) and of the bias (C) as one row of `partial` per program.
 
-    A program owns `run` planes of x and keeps the gradients of three planes: each tile of x meets all three of them. Sums
-    over the rows of a tile stay within a thread, because HIGH is the axis that Triton gives to one thread.
+    A program owns `run` planes of x and keeps the gradients of three planes: each tile of x meets all three of them.
+    Sums over the rows of a tile stay within a thread, because HIGH is the axis that Triton gives to one thread.
     """
     chunks: tl.constexpr = (C + BLOCK - 1) // BLOCK
     part, first, sample = tl.program_id(0), tl.program_id(1) * run, tl.program_id(2)
