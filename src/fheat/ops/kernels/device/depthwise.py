@@ -6,6 +6,15 @@ import triton.language as tl
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
+@triton.constexpr_function
+def lines_at_once(elements):
+    """Return how many of the nine lines of three taps are read before the first is used: more would not fit registers.
+
+    ptxas answers 27 tiles at once with a few registers and kilobytes of spilled values per thread.
+    """
+    return 9 if elements <= 512 else 3 if elements <= 1024 else 1
+
+
 @triton.jit
 def convolve(
     x, table, add, out, X, Y, Z,
@@ -23,13 +32,19 @@ def convolve(
     voxel, rows, keep, place = tile_at(part * BLOCK, sample, voxels, channel, C, BLOCK)
     i, j, k = voxel // (Y * Z), voxel // Z % Y, voxel % Z
     total = tl.zeros([BLOCK, CP], tl.float32)
-    for tap in tl.static_range(27):
-        di = tap // 9 - 1
-        dj = tap // 3 % 3 - 1
-        dk = tap % 3 - 1
-        near = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y) & (k + dk >= 0) & (k + dk < Z)
-        value = tl.load(x + place + ((di * Y + dj) * Z + dk) * C, mask=near[:, None] & valid[None, :], other=0.0)
-        total += value * read_row(table + (26 - tap if FLIP else tap) * C, channel, C)
+    lines: tl.constexpr = lines_at_once(BLOCK * CP)
+    for start in range(0, 9, lines):
+        for offset in tl.static_range(lines):
+            line = start + offset
+            di = line // 3 - 1
+            dj = line % 3 - 1
+            beside = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y)
+            there = x + place + (di * Y + dj) * Z * C
+            for dk in tl.static_range(-1, 2):
+                near = beside & (k + dk >= 0) & (k + dk < Z)
+                value = tl.load(there + dk * C, mask=near[:, None] & valid[None, :], other=0.0)
+                tap = line * 3 + dk + 1
+                total += value * read_row(table + (26 - tap if FLIP else tap) * C, channel, C)
     if BIAS:
         total += read_row(add, channel, C)
     else:

@@ -7,6 +7,7 @@ The coarse tensor is (samples, X, Y, Z, C), the fine one (samples, FX, FY, FZ, C
 import triton
 import triton.language as tl
 
+from fheat.ops.kernels.device.depthwise import lines_at_once
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
@@ -22,14 +23,18 @@ def halve(
     i, j, k = voxel // (Y * Z) * 2 - 1, voxel // Z % Y * 2 - 1, voxel % Z * 2 - 1
     corner = (((sample * FX + i) * FY + j) * FZ + k)[:, None] * C + channel[None, :]
     total = tl.zeros([BLOCK, CP], tl.float32) + read_row(add, channel, C)
-    for tap in tl.static_range(27):
-        ti = tap // 9
-        tj = tap // 3 % 3
-        tk = tap % 3
-        near = rows & (i + ti >= 0) & (i + ti < FX) & (j + tj >= 0) & (j + tj < FY) & (k + tk >= 0) & (k + tk < FZ)
-        there = fine + corner + ((ti * FY + tj) * FZ + tk) * C
-        value = tl.load(there, mask=near[:, None] & (channel < C)[None, :], other=0.0)
-        total += value * read_row(table + tap * C, channel, C)
+    lines: tl.constexpr = lines_at_once(BLOCK * CP)
+    for start in range(0, 9, lines):
+        for offset in tl.static_range(lines):
+            line = start + offset
+            ti = line // 3
+            tj = line % 3
+            beside = rows & (i + ti >= 0) & (i + ti < FX) & (j + tj >= 0) & (j + tj < FY)
+            there = fine + corner + (ti * FY + tj) * FZ * C
+            for tk in tl.static_range(3):
+                near = beside & (k + tk >= 0) & (k + tk < FZ)
+                value = tl.load(there + tk * C, mask=near[:, None] & (channel < C)[None, :], other=0.0)
+                total += value * read_row(table + (line * 3 + tk) * C, channel, C)
     tl.store(out + place, total, mask=keep)
 
 
