@@ -105,32 +105,37 @@ def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
 
     Runs are short where there are few columns; each run reads two planes more than it writes.
     """
-    run = 16
-    while run > 4 and _programs(samples, sizes, channels, 4, 8, run) < 2 * PROGRAMS:
-        run //= 2
-    few = _programs(samples, sizes, channels, 4, 8, run) < PROGRAMS
-    return None if few else _sweep(samples, sizes, channels, 4, 8, run, warps=4)
+    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=4, longest=16, shortest=4, rounds=2)
 
 
 def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
     """Return how to sweep where each program stores sums: in long runs, which read no plane twice."""
-    run = sizes[0]
-    while run > 8 and _programs(samples, sizes, channels, 2, 8, run) < 4 * PROGRAMS:
-        run = -(-run // 2)
-    few = _programs(samples, sizes, channels, 2, 8, run) < PROGRAMS
-    return None if few else _sweep(samples, sizes, channels, 2, 8, run, warps=2)
+    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=2, longest=sizes[0], shortest=8, rounds=4)
 
 
-def _programs(samples: int, sizes: Sequence[int], channels: int, high: int, wide: int, run: int) -> int:
-    return math.prod(_sweep(samples, sizes, channels, high, wide, run, warps=1).grid)
-
-
-def _sweep(samples: int, sizes: Sequence[int], channels: int, high: int, wide: int, run: int, *, warps: int) -> Sweep:
+@lru_cache
+def _sweep(
+    samples: int,
+    sizes: Sequence[int],
+    channels: int,
+    programs: int,
+    high: int,
+    longest: int,
+    shortest: int,
+    rounds: int,
+) -> Sweep | None:
+    """Halve runs down to the shortest until there are `rounds` times as many programs as needed."""
     x, y, z = sizes
-    columns = -(-y // high) * -(-z // wide)
-    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK}
-    grid = columns * -(-channels // _CHUNK), -(-x // run), samples
-    return Sweep(grid, run, shape | {"num_warps": warps, "num_stages": 1})
+    wide, run = 8, longest
+    parts = -(-y // high) * -(-z // wide) * -(-channels // _CHUNK)
+    while run > shortest and parts * -(-x // run) * samples < rounds * programs:
+        run = -(-run // 2)
+    grid = parts, -(-x // run), samples
+    if math.prod(grid) < programs:
+        return None
+    warps = high * wide // 8  # with eight numbers of a tile per thread
+    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "num_warps": warps, "num_stages": 1}
+    return Sweep(grid, run, shape)
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:
