@@ -27,12 +27,13 @@ def fusable(body: nn.Module, x: Tensor) -> bool:
     """
     if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() <= 8 or not untouched(body, nn.Sequential):
         return False
-    first, *behind = body.children()
+    parts = list(body.children())
+    behind = parts[1:]
     if len(behind) != len(_BEHIND) or not all(map(untouched, behind, _BEHIND)):
         return False
     norm, widen, gelu, narrow = (cast(Any, part) for part in behind)
     widths = norm.num_channels, widen.out_channels, narrow.out_channels
-    voxels = len(x) * x.shape[2:].numel() * (8 if isinstance(first, nn.ConvTranspose3d) else 1)
+    voxels = len(x) * x.shape[2:].numel() * (8 if isinstance(parts[0], nn.ConvTranspose3d) else 1)
     return (
         all(width <= most for width, most in zip(widths, _WIDEST, strict=True))
         and gelu.approximate == "none"
