@@ -5,12 +5,20 @@ import torch
 import torch.nn.functional as F
 
 from fheat import create_model
-from fheat.nn.convolutions import SmallConv3d
+from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
+from fheat.nn.convolutions import DepthwiseConv3d, SmallConv3d
+from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PATCH = (112, 112, 80)
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["relied on", "on trial"])
+def _trial(request):
+    with kernels.use("auto", trial=request.param):
+        yield
 
 
 def error(found, expected):
@@ -101,3 +109,62 @@ def test_the_convolutions_of_the_stem(channels, out_channels, stride, grid, half
     slopes = torch.autograd.grad((found * slope).sum(), [x, convolution.weight])
     for one, other in zip((found, *slopes), (expected, *expected_slopes), strict=True):
         assert error(one, other) < (1e-2 if half else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("samples", "channels", "grid"), [(6, 32, (57, 54, 41)), (6, 60, (29, 28, 19)), (2, 96, (4, 4, 3))]
+)
+def test_depthwise_convolutions_of_large_and_small_grids(samples, channels, grid):
+    convolution = DepthwiseConv3d(channels).cuda()
+    x = torch.randn(samples, channels, *grid, device="cuda", requires_grad=True)
+    inputs = [x, convolution.weight, convolution.bias]
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    expected = F.conv3d(*exact, padding=1, groups=channels)
+    slope = torch.randn_like(expected)
+    found = convolution(x)
+    slopes = torch.autograd.grad((found * slope).sum(), inputs)
+    for one, other in zip(
+        (found, *slopes), (expected, *torch.autograd.grad((expected * slope).sum(), exact)), strict=True
+    ):
+        assert error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(("samples", "channels", "grid"), [(6, 24, (28, 28, 20)), (6, 48, (14, 14, 10)), (2, 96, (4, 4, 3))])
+def test_the_gated_mixer_with_its_residual(samples, channels, grid, half):
+    torch.manual_seed(0)
+    mixer, exact = GatedMixer(channels).cuda(), GatedMixer(channels).cuda().double()
+    exact.load_state_dict(mixer.state_dict())
+    x = torch.randn(samples, channels, *grid, device="cuda", requires_grad=True)
+    exact_x, slope = x.detach().double().requires_grad_(), torch.randn(x.shape, device="cuda")
+    expected = torch.autograd.grad((exact.added_to(exact_x) * slope).sum(), [exact_x, *exact.parameters()])
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        out = mixer.added_to(x)
+    found = torch.autograd.grad((out * slope).sum(), [x, *mixer.parameters()])
+    assert all(error(one, other) < (2e-2 if half else 1e-4) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("build", "channels", "grid"),
+    [
+        (lambda: ConvBlock(32), 32, (28, 27, 20)),
+        (lambda: ConvBlock(60), 60, (14, 15, 10)),
+        (lambda: ConvDown(32, 60), 32, (28, 26, 20)),
+        (lambda: ConvDown(60, 96), 60, (14, 14, 10)),
+        (lambda: ConvUp(60, 32), 60, (14, 13, 10)),
+    ],
+    ids=["block", "wide block", "down", "wide down", "up"],
+)
+def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half):
+    torch.manual_seed(0)
+    block, exact = build().cuda(), build().cuda().double()
+    exact.load_state_dict(block.state_dict())
+    x = torch.randn(3, channels, *grid, device="cuda")
+    weights = torch.randn_like(exact(x.double()))
+    expected = logits_and_gradients(exact, x.double(), weights, "never", False)
+    plain = logits_and_gradients(block, x, weights, "never", half)
+    fused = logits_and_gradients(block, x, weights, "auto", half)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert torch.isfinite(one).all()
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d
+from fheat.nn.fused_body import body_beside, fusable, residual_body
 from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
@@ -34,6 +35,8 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block to (N, C, X, Y, Z)."""
+        if fusable(self.body, x):
+            return residual_body(self.body, x)
         out: Tensor = x + self.body(x)
         return out
 
@@ -49,6 +52,8 @@ class ConvDown(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
+        if fusable(self.body, x):
+            return body_beside(self.body, x, self.shortcut(x))
         out: Tensor = self.body(x) + self.shortcut(x)
         return out
 
@@ -65,6 +70,8 @@ class ConvUp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, 2X, 2Y, 2Z)."""
         front = (1, 0, 1, 0, 1, 0)
+        if fusable(self.body, x):
+            return F.pad(body_beside(self.body, x, self.shortcut(x)), front)
         return F.pad(self.body(x), front) + F.pad(self.shortcut(x), front)
 
 

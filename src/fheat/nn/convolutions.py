@@ -114,7 +114,7 @@ class DepthwiseConv3d(nn.Conv3d):
 
     Shapes: (N, C, X, Y, Z) -> (N, C, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
     channels last in memory. With stride 2 it computes every voxel and keeps one of eight, which takes less time than a
-    convolution that libraries run channel by channel.
+    convolution that libraries run channel by channel; a kernel that computes only those is on trial.
     """
 
     def __init__(self, channels: int, stride: int = 1, *, bias: bool = True) -> None:
@@ -124,8 +124,14 @@ class DepthwiseConv3d(nn.Conv3d):
         """Convolve."""
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
-        y, step = _depthwise(x, self.weight, self.bias), self.stride[0]
-        return y if step == 1 else y[:, :, ::step, ::step, ::step]
+        from fheat.ops.kernels import depthwise, strided  # Triton takes a second to import
+
+        step, halves = self.stride[0], self.stride[0] == 2 and kernels.on_trial()
+        convolve = strided.halved if halves else depthwise.depthwise
+        with kernels.on_device(x):
+            channels_last = x.float().movedim(1, -1).contiguous()
+            y = convolve(channels_last, self.weight, self.bias).movedim(-1, 1)
+        return y if halves or step == 1 else y[:, :, ::step, ::step, ::step]
 
 
 class DoublingDepthwise3d(nn.ConvTranspose3d):
@@ -141,7 +147,14 @@ class DoublingDepthwise3d(nn.ConvTranspose3d):
         """Convolve."""
         if x.ndim != 5 or output_size is not None or not kernels.usable(x) or 8 * x.numel() >= 2**31:
             return super().forward(x, output_size)
-        return _depthwise(_spread(x), self.weight.flip(2, 3, 4), self.bias)
+        from fheat.ops.kernels import depthwise, strided  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            if kernels.on_trial():
+                channels_last = x.float().movedim(1, -1).contiguous()
+                return strided.doubled(channels_last, self.weight, self.bias).movedim(-1, 1)
+            channels_last = _spread(x.float()).movedim(1, -1).contiguous()
+            return depthwise.depthwise(channels_last, self.weight.flip(2, 3, 4), self.bias).movedim(-1, 1)
 
 
 class DoublingPointwise3d(nn.ConvTranspose3d):
@@ -204,14 +217,6 @@ class DepthwiseTransposed3d(nn.ConvTranspose3d):
         weight = self.weight.permute(1, 2, 3, 4, 0).reshape(side, 1, side, 1, side, channels)
         patches = torch.addcmul(self.bias, voxels.float(), weight.float())
         return patches.reshape(samples, side * a, side * b, side * c, channels).movedim(-1, 1)
-
-
-def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    from fheat.ops.kernels.depthwise import depthwise  # Triton takes a second to import
-
-    with kernels.on_device(x):
-        channels_last = x.float().movedim(1, -1).contiguous()
-        return depthwise(channels_last, weight, bias).movedim(-1, 1)
 
 
 def _spread(x: Tensor) -> Tensor:

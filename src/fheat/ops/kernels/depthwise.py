@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
+from fheat.ops.kernels.device import sweep
 from fheat.ops.kernels.device.depthwise import convolve, convolve_weights
-from fheat.ops.kernels.launch import Tiling, add_rows, partials, tile_each, tiling
+from fheat.ops.kernels.launch import Tiling, add_rows, lines_at_once, partials, sweep_for_sums, tile_each, tiling
+from fheat.ops.kernels.launch import sweep as plan_sweep
 
 
 def weight_tables(weights: Sequence[Tensor]) -> list[Tensor]:
@@ -22,6 +25,13 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
     out: Tensor = _Depthwise.apply(x, weight.float(), shift)  # type: ignore[no-untyped-call]
     return out
+
+
+def depthwise_beside(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return depthwise(x) + bias, and x itself; what flows back to the two is added up in one pass."""
+    shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
+    y, beside = _DepthwiseBeside.apply(x, weight.float(), shift)  # type: ignore[no-untyped-call]
+    return y, beside
 
 
 def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
@@ -40,19 +50,47 @@ def gradient_before(gradient: Tensor, table: Tensor, add: Tensor) -> Tensor:
     return _convolve(gradient, table, add, back=True, bias=False)
 
 
-def gradient_of_weights(gradient: Tensor, x: Tensor, partial: Tensor, at: int, plan: Tiling, *, bias: bool) -> None:
-    """Write each program's share of the gradient of the weights (C, 27), and of a bias, to `partial` from `at` on."""
-    convolve_weights[(*plan.grid, 9)](
-        gradient, x, partial, partial.shape[1], at, *x.shape[1:4], plan.span,
-        **plan.shape, SPLITS=plan.splits, BIAS=bias,
-    )  # fmt: skip
+def gradient_of_weights(gradient: Tensor, x: Tensor) -> Tensor:
+    """Return the gradients of the weights (C, 27) and of a bias (C), one after the other."""
+    samples, *sizes, channels = x.shape
+    plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
+    return add_rows_and_weights(None, gradient, x, plan)
+
+
+def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, plan: Tiling) -> Tensor:
+    """Return partial.sum(dim=0), whose last 28 C columns become the gradients of the weights (C, 27) and a bias (C).
+
+    These columns of `partial` are filled here. Without `partial` there are no others.
+    """
+    samples, *sizes, channels = x.shape
+    sweeping = sweep_for_sums(samples, sizes, channels) if kernels.on_trial() else None
+    if sweeping is None:
+        partial = partials(plan, 28 * channels, x) if partial is None else partial
+        width = partial.shape[1]
+        convolve_weights[(*plan.grid, 9)](
+            gradient, x, partial, width, width - 28 * channels, *sizes, plan.span,
+            **plan.shape, SPLITS=plan.splits,
+        )  # fmt: skip
+        return add_rows(partial)
+    swept = torch.empty(sweeping.rows(channels), 28 * channels, device=x.device)
+    sweep.sweep_weights[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
+    if partial is None:
+        return add_rows(swept)
+    total = add_rows(partial)
+    total[-28 * channels :] = add_rows(swept)
+    return total
 
 
 def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
     samples, *sizes, channels = x.shape
-    grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
     out = torch.empty_like(x)
-    convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias)
+    sweeping = plan_sweep(samples, sizes, channels) if kernels.on_trial() else None
+    if sweeping is None:
+        grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
+        lines = lines_at_once(shape["BLOCK"] * shape["CP"]) if kernels.on_trial() else 9
+        convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias, LINES=lines)
+    else:
+        sweep.sweep[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
     return out
 
 
@@ -66,11 +104,9 @@ class _ResidualDepthwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, table = ctx.saved_tensors
-        samples, *sizes, channels = x.shape
-        plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        gradient, partial = gradient.contiguous(), partials(plan, weight.numel(), x)
-        gradient_of_weights(gradient, x, partial, 0, plan, bias=False)
-        return gradient_before(gradient, table, gradient), add_rows(partial).view_as(weight), None
+        gradient = gradient.contiguous()
+        weights = gradient_of_weights(gradient, x)[: weight.numel()]
+        return gradient_before(gradient, table, gradient), weights.view_as(weight), None
 
 
 class _Depthwise(torch.autograd.Function):
@@ -84,14 +120,33 @@ class _Depthwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table = ctx.saved_tensors
-        samples, *sizes, channels = x.shape
-        gradient, inward, weights, bias = gradient.contiguous(), None, None, None
+        gradient, inward = gradient.contiguous(), None
         if ctx.needs_input_grad[0]:
-            inward = _convolve(gradient, table, torch.zeros(channels, device=x.device), back=True, bias=True)
-        if any(ctx.needs_input_grad[1:]):
-            plan = tiling(samples, sizes[0] * sizes[1] * sizes[2], channels)
-            partial = partials(plan, 28 * channels, x)
-            gradient_of_weights(gradient, x, partial, 0, plan, bias=True)
-            weights, bias = torch.split(add_rows(partial), [27 * channels, channels])
-            weights = weights.view(channels, 1, 3, 3, 3)
-        return inward, weights, bias
+            inward = _convolve(gradient, table, torch.zeros(x.shape[-1], device=x.device), back=True, bias=True)
+        return inward, *_parameters(ctx, gradient, x)
+
+
+class _DepthwiseBeside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        (table,) = weight_tables([weight])
+        ctx.save_for_backward(x, table)
+        return biased(x, table, bias), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, beside: Tensor) -> tuple[Tensor | None, ...]:
+        x, table = ctx.saved_tensors
+        gradient, inward = gradient.contiguous(), None
+        if ctx.needs_input_grad[0]:
+            inward = gradient_before(gradient, table, beside.contiguous())
+        return inward, *_parameters(ctx, gradient, x)
+
+
+def _parameters(ctx: Any, gradient: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of weight and bias where one of them is wanted."""
+    if not any(ctx.needs_input_grad[1:]):
+        return None, None
+    channels = x.shape[-1]
+    weights, bias = torch.split(gradient_of_weights(gradient, x), [27 * channels, channels])
+    return weights.view(channels, 1, 3, 3, 3), bias

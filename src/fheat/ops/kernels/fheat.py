@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
-from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
+from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
 
 
 class FHEATWeights(NamedTuple):
@@ -131,11 +131,11 @@ class _FHEATHalf(torch.autograd.Function):
             plan.span, **shape, SPLITS=splits, DOT=dot,
         )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
-        depthwise.gradient_of_weights(local_gradient, x, partial, starts[8], plan, bias=True)
+        total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)
         by_name = dict(zip(
             ("out", "out_bias", "norm", "norm_bias", "after", "after_bias", "project", "project_bias", "depthwise",
              "depthwise_bias"),
-            torch.split(add_rows(partial), sizes), strict=True,
+            torch.split(total, sizes), strict=True,
         ))  # fmt: skip
         gradients = (by_name[name].view_as(value) for name, value in zip(FHEATWeights._fields, weights, strict=True))
         return x_gradient, multiplier_gradient, None, None, None, None, *gradients

@@ -1,7 +1,10 @@
 """How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +13,8 @@ WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
 """Number of programs to aim at, about four for each multiprocessor of a large GPU."""
+_CHUNK = 32
+"""Number of channels that a program sweeps through: their weights just fit its registers."""
 _ROWS, _COLUMNS = 64, 32
 """Number of rows and columns of a tile of `add_rows`."""
 
@@ -51,11 +56,23 @@ class Tiling:
 @lru_cache
 def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     """Divide (samples, voxels, channels) among programs, always in the same way, so that sums have one order."""
-    padded = max(16, power_of_two(channels))
-    block = max(16, 2048 // padded)
+    wide = padded(channels)
+    block = max(16, 2048 // wide)
     tiles = -(-voxels // block)
     splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
-    return Tiling(samples, voxels, channels, padded, block, splits, -(-tiles // splits) * block)
+    return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
+
+
+@lru_cache
+def channel_tiling(samples: int, voxels: int, channels: int) -> Tiling:
+    """Divide (samples, voxels, channels) for kernels with moments per channel: tiles of 64 voxels, four warps each.
+
+    Every program reads the moments of all others of its sample, so there are 256 of them at most.
+    """
+    block = 64
+    tiles = -(-voxels // block)
+    splits = min(power_of_two(tiles), max(1, power_of_two(2 * PROGRAMS // samples + 1) // 2), 256)
+    return Tiling(samples, voxels, channels, padded(channels), block, splits, -(-tiles // splits) * block)
 
 
 @lru_cache
@@ -64,11 +81,70 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
 
     Tiles lie along the first axis of the grid: the others hold 65,535 programs at most.
     """
-    padded = max(16, power_of_two(channels))
-    block = max(8, 4096 // padded)
+    wide = padded(channels)
+    block = max(8, 4096 // wide)
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
-    return (-(-voxels // block), samples), {"C": channels, "CP": padded, "BLOCK": block, "num_warps": 4}
+    return (-(-voxels // block), samples), {"C": channels, "CP": wide, "BLOCK": block, "num_warps": 4}
+
+
+class Sweep(NamedTuple):
+    """Launch grid (columns and channels, runs, samples), planes of a run, and constants of `device.sweep`."""
+
+    grid: tuple[int, int, int]
+    run: int
+    shape: dict[str, int]
+
+    def rows(self, channels: int) -> int:
+        """Return the number of programs that share in the sums of each channel."""
+        return self.grid[0] // -(-channels // _CHUNK) * self.grid[1] * self.grid[2]
+
+
+def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
+    """Return how to sweep through (samples, X, Y, Z, channels), or None where too few programs would have work.
+
+    Runs are short where there are few columns; each run reads two planes more than it writes.
+    """
+    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=4, longest=16, shortest=4, rounds=2)
+
+
+def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
+    """Return how to sweep where each program stores sums: in long runs, which read no plane twice."""
+    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=2, longest=sizes[0], shortest=8, rounds=4)
+
+
+@lru_cache
+def _sweep(
+    samples: int,
+    sizes: Sequence[int],
+    channels: int,
+    programs: int,
+    high: int,
+    longest: int,
+    shortest: int,
+    rounds: int,
+) -> Sweep | None:
+    """Halve runs down to the shortest until there are `rounds` times as many programs as needed."""
+    x, y, z = sizes
+    wide, run = 8, longest
+    parts = -(-y // high) * -(-z // wide) * -(-channels // _CHUNK)
+    while run > shortest and parts * -(-x // run) * samples < rounds * programs:
+        run = -(-run // 2)
+    grid = parts, -(-x // run), samples
+    if math.prod(grid) < programs:
+        return None
+    warps = high * wide // 8  # with eight numbers of a tile per thread
+    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "num_warps": warps, "num_stages": 1}
+    return Sweep(grid, run, shape)
+
+
+def lines_at_once(elements: int) -> int:
+    """Return how many of the nine lines of three taps a tile reads before it uses the first.
+
+    Compiled for sm_90, 27 taps at once leave a few registers and kilobytes of spilled values per thread; no GPU has
+    timed it yet.
+    """
+    return 9 if elements <= 512 else 3 if elements <= 1024 else 1
 
 
 def pairs(plan: Tiling, like: Tensor) -> Tensor:
@@ -97,6 +173,11 @@ def operand_type(x: Tensor) -> str:
     if not torch.is_autocast_enabled(kind):
         return "ieee"
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(torch.get_autocast_dtype(kind), "ieee")
+
+
+def padded(channels: int) -> int:
+    """Return the width of a tile for a number of channels: products take a power of two from 16 on."""
+    return max(16, power_of_two(channels))
 
 
 def power_of_two(number: int) -> int:

@@ -10,8 +10,9 @@ from fheat.ops.kernels.device.tiles import read_row, tile_at
 def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
+    LINES: tl.constexpr,
 ):  # fmt: skip
-    """Compute out = depthwise(x) + add, with zeros outside the grid.
+    """Compute out = depthwise(x) + add, with zeros outside the grid; LINES of the nine lines of three taps at once.
 
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
@@ -23,13 +24,18 @@ def convolve(
     voxel, rows, keep, place = tile_at(part * BLOCK, sample, voxels, channel, C, BLOCK)
     i, j, k = voxel // (Y * Z), voxel // Z % Y, voxel % Z
     total = tl.zeros([BLOCK, CP], tl.float32)
-    for tap in tl.static_range(27):
-        di = tap // 9 - 1
-        dj = tap // 3 % 3 - 1
-        dk = tap % 3 - 1
-        near = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y) & (k + dk >= 0) & (k + dk < Z)
-        value = tl.load(x + place + ((di * Y + dj) * Z + dk) * C, mask=near[:, None] & valid[None, :], other=0.0)
-        total += value * read_row(table + (26 - tap if FLIP else tap) * C, channel, C)
+    for start in range(0, 9, LINES):
+        for offset in tl.static_range(LINES):
+            line = start + offset
+            di = line // 3 - 1
+            dj = line % 3 - 1
+            beside = rows & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y)
+            there = x + place + (di * Y + dj) * Z * C
+            for dk in tl.static_range(-1, 2):
+                near = beside & (k + dk >= 0) & (k + dk < Z)
+                value = tl.load(there + dk * C, mask=near[:, None] & valid[None, :], other=0.0)
+                tap = line * 3 + dk + 1
+                total += value * read_row(table + (26 - tap if FLIP else tap) * C, channel, C)
     if BIAS:
         total += read_row(add, channel, C)
     else:
@@ -40,9 +46,9 @@ def convolve(
 @triton.jit
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of the weights (C, 27), then with BIAS that of the bias, in rows of `partial` from `at` on.
+    """Store the gradients of the weights (C, 27) and of the bias (C) in rows of `partial` from `at` on.
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
@@ -64,13 +70,11 @@ def convolve_weights(
         before += gradient * tl.load(there - C, mask=(near & (k > 0))[:, None] & valid[None, :], other=0.0)
         middle += gradient * tl.load(there, mask=near[:, None] & valid[None, :], other=0.0)
         behind += gradient * tl.load(there + C, mask=(near & (k < Z - 1))[:, None] & valid[None, :], other=0.0)
-        if BIAS:
-            bias += gradient
+        bias += gradient
     row = partial + (sample * SPLITS + part) * width + at
     tap = row + channel * 27 + line * 3
     tl.store(tap, tl.sum(before, axis=0), mask=valid)
     tl.store(tap + 1, tl.sum(middle, axis=0), mask=valid)
     tl.store(tap + 2, tl.sum(behind, axis=0), mask=valid)
-    if BIAS:
-        if line == 0:
-            tl.store(row + 27 * C + channel, tl.sum(bias, axis=0), mask=valid)
+    if line == 0:
+        tl.store(row + 27 * C + channel, tl.sum(bias, axis=0), mask=valid)

@@ -1,0 +1,88 @@
+"""Depthwise convolutions in Triton's interpreter, by both pairs of kernels, outputs poisoned: against float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fheat.nn.convolutions import DepthwiseConv3d
+from fheat.ops import kernels
+from fheat.ops.kernels import launch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
+
+CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 8, (18, 1, 2)), (1, 3, (2, 6, 10))]
+
+
+@pytest.fixture(autouse=True)
+def _on_trial():
+    with kernels.use("auto", trial=True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    """Memory that a kernel should fill holds NaN until it does."""
+    empty, empty_like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
+    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+
+
+@pytest.fixture(params=[1, 64], ids=["sweep", "tiles"])
+def _programs(request, monkeypatch):
+    """Where few programs suffice every grid is swept, where many are needed none is."""
+    monkeypatch.setattr(launch, "PROGRAMS", request.param)
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
+
+
+@pytest.mark.usefixtures("_programs")
+@pytest.mark.parametrize(("samples", "channels", "grid"), CASES)
+def test_the_depthwise_convolution_and_its_gradients(samples, channels, grid):
+    convolution = DepthwiseConv3d(channels)
+    x = torch.randn(samples, channels, *grid, requires_grad=True)
+    inputs = [x, convolution.weight, convolution.bias]
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    expected = F.conv3d(*exact, padding=1, groups=channels)
+    slope = torch.randn(expected.shape)
+    with kernels.use("always"):
+        found = convolution(x)
+    assert error(found, expected) < 1e-6
+    slopes = torch.autograd.grad((found * slope).sum(), inputs)
+    for one, other in zip(slopes, torch.autograd.grad((expected * slope).sum(), exact), strict=True):
+        assert error(one, other) < 1e-5
+
+
+@pytest.mark.usefixtures("_programs")
+def test_the_convolution_with_a_residual():
+    from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables
+
+    x, weight = torch.randn(2, 2, 5, 3, 7, requires_grad=True), torch.randn(7, 1, 3, 3, 3, requires_grad=True)
+    exact = [value.detach().double().requires_grad_() for value in (x, weight)]
+    last = exact[0].movedim(-1, 1)
+    expected = (last + F.conv3d(last, exact[1], padding=1, groups=7)).movedim(1, -1)
+    found = residual_depthwise(x, weight, weight_tables([weight])[0])
+    slopes = torch.autograd.grad(found.square().sum(), [x, weight])
+    assert error(found, expected) < 1e-6
+    for one, other in zip(slopes, torch.autograd.grad(expected.square().sum(), exact), strict=True):
+        assert error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("channels", [24, 32, 60, 96])
+@pytest.mark.parametrize("sizes", [(112, 112, 80), (56, 56, 40), (28, 28, 20), (33, 27, 19)])
+def test_programs_cover_the_grid(channels, sizes):
+    for plan in (launch.sweep(6, sizes, channels), launch.sweep_for_sums(6, sizes, channels)):
+        assert plan is not None
+        across = -(-sizes[1] // plan.shape["HIGH"]) * -(-sizes[2] // plan.shape["WIDE"])
+        assert plan.grid[0] == across * -(-channels // plan.shape["BLOCK"])
+        assert plan.grid[1] * plan.run >= sizes[0]
+        assert plan.grid[2] == 6
+        assert plan.rows(channels) == across * plan.grid[1] * 6
+
+
+def test_small_grids_are_not_swept():
+    assert launch.sweep(6, (8, 8, 6), 60) is None
+    assert launch.sweep_for_sums(2, (4, 4, 3), 96) is None

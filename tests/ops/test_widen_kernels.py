@@ -1,0 +1,172 @@
+"""Convolution blocks by fused kernels, in Triton's interpreter, outputs poisoned: against float64 and plain twins."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
+from fheat.nn import fused_body
+from fheat.ops import kernels
+from fheat.ops.kernels import launch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
+
+CASES = [
+    (lambda: ConvBlock(5), 1, 5, (3, 4, 5)),
+    (lambda: ConvBlock(20), 2, 20, (5, 3, 9)),
+    (lambda: ConvBlock(36), 1, 36, (2, 3, 2)),
+    (lambda: ConvDown(5, 9), 2, 5, (4, 6, 2)),
+    (lambda: ConvUp(9, 5), 2, 9, (2, 3, 2)),
+]
+IDS = ["block", "two samples", "wide", "down", "up"]
+
+
+@pytest.fixture(autouse=True)
+def _on_trial():
+    with kernels.use("auto", trial=True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    """Memory that a kernel should fill holds NaN until it does; few programs, so that some walk several tiles."""
+    empty, empty_like = torch.empty, torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
+    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+    monkeypatch.setattr(launch, "PROGRAMS", 2)
+    launch.channel_tiling.cache_clear()
+    yield
+    launch.channel_tiling.cache_clear()
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
+
+
+def shaken(module):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return module
+
+
+def results(module, x, mode):
+    """Return the output and the gradients of input and parameters."""
+    x = x.clone().requires_grad_()
+    with kernels.use(mode):
+        out = module(x)
+    slope = torch.linspace(-1, 2, out.numel(), dtype=torch.float64).view_as(out).cos()
+    return out, *torch.autograd.grad((out * slope).sum(), [x, *module.parameters()])
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Count of the bodies that ran by kernels."""
+    found = []
+    weights = fused_body._weights
+    monkeypatch.setattr(fused_body, "_weights", lambda body: found.append(1) or weights(body))
+    return found
+
+
+@pytest.mark.parametrize(("build", "samples", "channels", "grid"), CASES, ids=IDS)
+def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
+    torch.manual_seed(0)
+    block, x = shaken(build()), torch.randn(samples, channels, *grid)
+    expected = results(copy.deepcopy(block).double(), x.double(), "never")
+    found = results(block, x, "always")
+    assert calls
+    names = ["out", "x", *(name for name, _ in block.named_parameters())]
+    for name, one, other in zip(names, found, expected, strict=True):
+        assert one.shape == other.shape
+        if name == "body.0.bias":  # the norm takes a constant away again
+            assert one.abs().max() < 1e-4 * found[names.index("body.0.weight")].abs().max()
+        else:
+            assert error(one, other) < 1e-5, name
+
+
+@pytest.mark.parametrize("build", [CASES[0], CASES[3], CASES[4]], ids=["block", "down", "up"])
+def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
+    """In fp16: the interpreter multiplies the bit patterns of bf16."""
+    make, samples, channels, grid = build
+    torch.manual_seed(0)
+    block, x = shaken(make()), torch.randn(samples, channels, *grid)
+    exact = results(block, x, "never")
+    with torch.autocast("cpu", torch.float16):
+        found = results(block, x, "always")
+    assert all(one.dtype == torch.float32 for one in found)
+    assert error(found[0], exact[0]) > 1e-6
+    skipped = ["out", "x", *(name for name, _ in block.named_parameters())].index("body.0.bias")
+    for index, (one, other) in enumerate(zip(found, exact, strict=True)):
+        assert index == skipped or error(one, other) < 2e-3
+
+
+def test_moments_survive_a_mean_far_from_zero():
+    block, x = ConvBlock(4), 1000 + torch.randn(2, 4, 5, 4, 5)
+    with torch.no_grad():
+        block.body[0].weight.zero_()[:, :, 1, 1, 1] = 1
+    expected = copy.deepcopy(block).double()(x.double()) - x.double()
+    with kernels.use("always"):
+        found = block(x).double() - x.double()
+    assert error(found, expected) < 1e-3  # float32 keeps the input itself to 6e-5 of its deviation
+
+
+def test_results_repeat_bit_by_bit():
+    block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 5, 4, 5)
+    first, again = (results(block, x, "always") for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def hook(block):
+    block.body[2].register_forward_hook(lambda *_: None)
+
+
+def hook_body(block):
+    block.body.register_forward_pre_hook(lambda *_: None)
+
+
+def replace_activation(block):
+    block.body[3] = nn.SiLU()
+
+
+def approximate(block):
+    block.body[3] = nn.GELU("tanh")
+
+
+def parametrise(block):
+    nn.utils.parametrizations.weight_norm(block.body[4])
+
+
+def lengthen(block):
+    block.body.append(nn.Tanh())
+
+
+@pytest.mark.parametrize("change", [hook, hook_body, replace_activation, approximate, parametrise, lengthen])
+def test_a_block_that_was_changed_inside_is_not_fused(change, calls):
+    block, x = ConvBlock(5), torch.randn(1, 5, 3, 2, 3)
+    change(block)
+    found, expected = results(block, x, "always")[0], results(block, x, "never")[0]
+    assert not calls
+    assert error(found, expected) < 1e-5
+
+
+def test_wide_blocks_and_few_voxels_run_plain(calls):
+    with kernels.use("always"):
+        assert not fused_body.fusable(ConvBlock(96).body, torch.randn(1, 96, 2, 3, 2))
+        assert not fused_body.fusable(ConvDown(4, 6).body, torch.randn(1, 4, 2, 2, 2))
+        assert fused_body.fusable(ConvBlock(60).body, torch.randn(1, 60, 2, 3, 2))
+    assert not fused_body.fusable(ConvBlock(4).body, torch.randn(1, 4, 2, 3, 2))
+    block, x = ConvBlock(4), torch.randn(1, 4, 2, 3, 2)
+    assert torch.equal(block(x), x + block.body(x))
+
+
+def test_a_replaced_depthwise_convolution_is_called(calls):
+    block, x = ConvBlock(5), torch.randn(1, 5, 3, 2, 3)
+    block.body[0] = nn.Conv3d(5, 5, 3, padding=1)
+    found, expected = (results(block, x, mode) for mode in ("always", "never"))
+    assert calls
+    assert error(found[0], expected[0]) < 1e-5
+    assert error(found[1], expected[1]) < 1e-5
