@@ -7,6 +7,7 @@ All runs of the sweep share network, scans, batch and number of iterations. The 
 iteration of each run also judge it.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,11 +33,12 @@ def main(
         sweep: file of the sweep, which the stored result names.
     """
     methods: dict[str, dict[str, Any]] = {}
-    machine: dict[str, Any] = {}
+    machines: list[dict[str, Any]] = []
     common: dict[str, Any] = {}
     for path in sorted(out.glob(f"*/{OUTCOME}")):
         outcome, cases = read_outcome(path), by_case(Table.read(path.with_name(SCORES)))
-        machine, settings = outcome.machine, outcome.settings
+        settings = outcome.settings
+        machines.append(outcome.machine)
         common = {name: settings[name] for name in ("schedule", "network")} | {
             "labelled": settings["data"]["labelled"],
             "patch_size": settings["data"]["patch_size"],
@@ -49,18 +51,24 @@ def main(
             "best_at": outcome.best_at,
             "skipped": outcome.skipped,
             "open": sorted(outcome.survivors),
+            "device": outcome.machine["device"],
             "cases": cases,
         }
     if store is None:
         return
     common["schedule"] = {name: value for name, value in common["schedule"].items() if name != "seed"}
+    devices = Counter(machine["device"] for machine in machines)
+    (usual, _), *others = devices.most_common()
+    note = "cases hold [Dice, 95HD, ASD] by class and scan; 95HD in millimetres. Several runs shared the machine."
+    if others:
+        note += f" {len(machines) - devices[usual]} of {len(machines)} runs were done on another device, see `device`."
     write_result(
         store,
         title="All training methods on one network and budget: Dice and 95HD on the validation scans",
         command=f"fheat sweep {sweep} --out OUT, then python studies/compare_methods.py OUT --store {store}",
         seed=sorted({int(seed) for seeds in methods.values() for seed in seeds}),
-        machine=machine,
-        note="cases hold [Dice, 95HD, ASD] by class and scan; 95HD in millimetres. Six runs shared the GPU.",
+        machine=next(machine for machine in machines if machine["device"] == usual),
+        note=note,
         settings=common,
         results=methods,
         out=ROOT / "benchmarks" / "results" / f"{store}.json",

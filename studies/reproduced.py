@@ -46,6 +46,7 @@ def run_facts(outcome: Outcome, scores: Table) -> dict[str, Any]:
         "per_second": _rounded(outcome.per_second),
         "minutes": _rounded(outcome.seconds / 60),
         "fheat": outcome.machine["fheat"],
+        "ended_on": outcome.machine["device"],
         "key": outcome.key[:12],
         "gates": {
             site: {"D": _rounded(gate.D), "alpha": _rounded(gate.alpha), "closed_at": gate.closed_at}

@@ -32,7 +32,7 @@ def networks():
 
 def pair(name, **options):
     torch.manual_seed(0)
-    options |= {} if name.endswith("_l") else {"dropout": 0.0}
+    options |= {"dropout": 0.0} if name in ("fheat_seg", "light_unetr") else {}
     model, exact = (create_model(name, patch_size=PATCH, **options).cuda() for _ in range(2))
     exact.load_state_dict(model.state_dict())
     return model, exact.double()
@@ -55,8 +55,10 @@ def logits_and_gradients(model, x, weights, mode, half):
         ("fheat_seg", {"kan_ratio": 2}),
         ("light_unetr", {}),
         ("fheat_seg_l", {}),
+        ("segformer3d", {}),
+        ("fheat_segformer3d", {}),
     ],
-    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l"],
+    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l", "segformer3d", "fheat_segformer3d"],
 )
 def test_the_network_is_as_exact_as_the_plain_one(name, options, half):
     model, exact = pair(name, **options)

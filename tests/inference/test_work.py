@@ -28,6 +28,8 @@ class Attention(nn.Module):
 )
 def test_layers_are_counted_by_hand(network, macs):
     assert macs_per_voxel(network, (2, 16, 16, 16)) == macs
+    with torch.inference_mode():
+        assert macs_per_voxel(network, (2, 16, 16, 16)) == macs
 
 
 @pytest.mark.parametrize("name", ["fheat_seg", "fheat_seg_l", "light_unetr", "unet", "segresnet"])

@@ -178,6 +178,32 @@ def test_perturbations_have_their_length_and_raise_the_distance_more_than_noise(
     assert dice_distance(sure, sure) == pytest.approx(0, abs=1e-12)
 
 
+def test_no_gradients_of_weights_are_made_on_the_way_to_the_direction():
+    model = create_model("miniature", 1, 2, GRID, dropout=0.0).double().train()
+    images, learned = torch.randn(2, 1, *GRID, dtype=torch.float64), []
+    clean, noise, weights = model(images).softmax(1).detach(), uniform_noise(images), list(model.parameters())
+
+    def predict(x):
+        learned.append(sum(weight.requires_grad for weight in weights))
+        return model(x).softmax(1)
+
+    options = {"probe": 10.0, "radius": 3.0}
+    expected = smoothness_loss(predict, images, clean, noise, **options)
+    found = smoothness_loss(predict, images, clean, noise, **options, weights=weights)
+    assert torch.equal(found, expected)
+    assert learned == [len(weights), len(weights), 0, len(weights)]
+    gradients = (torch.autograd.grad(loss, weights, allow_unused=True) for loss in (found, expected))
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True) if one is not None)
+
+    def fail(x):
+        raise RuntimeError("stopped")
+
+    weights[0].requires_grad_(False)
+    with pytest.raises(RuntimeError, match="stopped"):
+        smoothness_loss(fail, images, clean, noise, **options, weights=weights)
+    assert [weight.requires_grad for weight in weights] == [False] + [True] * (len(weights) - 1)
+
+
 def test_unit_images_survive_tiny_and_empty_gradients():
     images = torch.stack([torch.zeros(1, 4, 4, 4), torch.full((1, 4, 4, 4), 1e-30), torch.full((1, 4, 4, 4), 1e30)])
     assert unit(images).flatten(1).norm(dim=1).tolist() == pytest.approx([0, 1, 1])

@@ -163,6 +163,54 @@ def test_attention_maps_are_made_where_they_are_wanted():
             hook.remove()
 
 
+def test_the_attention_map_is_not_rounded_under_autocast():
+    """Activations of some hundreds, as training makes them: the products of rounded ones would choose other tokens."""
+    module, x = LightAttention(24, 2, 2), 300 * torch.randn(1, 24, 6, 6, 6)
+    with kernels.use("never"):
+        _, expected = copy.deepcopy(module)(x)
+    with kernels.use("always"), torch.autocast("cpu", torch.bfloat16):
+        _, found = module(x)
+    assert found.dtype == torch.float32
+    assert error(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("place", "put"),
+    [
+        (("fine", 1), nn.SyncBatchNorm(4)),
+        (("coarse", 1), nn.BatchNorm3d(4, affine=False)),
+        (("fine", 2), nn.GELU(approximate="tanh")),
+    ],
+    ids=["synchronised norm", "norm without parameters", "approximate GELU"],
+)
+def test_layers_that_kernels_do_not_compute_are_called(place, put):
+    module, called = LightAttention(24, 2, 1), []
+    branch, number = place
+    module.get_submodule(branch)[number] = put
+    assert not module.get_submodule(branch).fusable()
+    if not isinstance(put, nn.SyncBatchNorm):  # which refuses a CPU
+        plain, x = copy.deepcopy(module), torch.randn(1, 24, 4, 4, 4)
+        put.register_forward_hook(lambda *_: called.append(1))
+        with kernels.use("always"):
+            assert error(module(x)[0], plain(x)[0]) < 1e-5
+        assert called == [1]
+
+
+def test_wide_networks_and_many_tokens_run_plain():
+    for module, grid in ((LightAttention(150, 2, 5), (4, 4, 4)), (LightAttention(12, 1, 1), (7, 7, 6))):
+        x = torch.randn(1, module.recover[0].in_channels, *grid)
+        with kernels.use("always"):
+            assert not module._fusable(x)
+            assert module._fusable(x[:, :, :2, :2, :2]) == (x.shape[1] <= 96)
+
+
+def test_any_module_can_stand_in_the_place_of_a_mixer():
+    stage, x = LightAttentionStage(12, 1, 1, 1), torch.randn(1, 12, 2, 2, 2)
+    stage.blocks[0].mixers[0] = nn.Identity()
+    with kernels.use("never"):
+        assert stage(x).shape == x.shape
+
+
 @pytest.mark.parametrize("change", ["hook", "evaluation", "frozen statistics", "replaced"])
 def test_a_module_that_was_changed_inside_is_not_fused(change):
     module, x, called = LightAttention(12, 1, 1), torch.randn(1, 12, 3, 3, 3), []

@@ -63,6 +63,32 @@ def test_a_folder_that_was_moved_with_its_data_is_found_from_its_new_place(place
     assert resume(capsys, "--out", "run")[0] == 0
 
 
+def test_data_that_were_moved_under_the_same_name_are_found_later(place, capsys, tmp_path, monkeypatch):
+    (place / "scans").rename(tmp_path / "elsewhere" / "scans")
+    assert resume(capsys, "scans", "--out", place / "run")[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder(place / "run").settings().data.folder == str(tmp_path / "elsewhere" / "scans")
+
+
+@pytest.mark.parametrize("written", ['"/elsewhere"', "[" * 100_000, '"' + 5000 * "x" + '"'])
+def test_a_comment_that_was_edited_decides_nothing(place, written):
+    config = place / "run" / "config.toml"
+    *lines, seal = config.read_text().splitlines()
+    line = next(line for line in lines if line.startswith("# paths are from: "))
+    edited = [f"# paths are from: {written}" if one == line else one for one in lines]
+    config.write_text("\n".join(edited) + "\n")  # as its message says, without the seal
+    assert RunFolder(place / "run").settings().data.folder == "scans"
+    assert seal.startswith("#")
+
+
+def test_a_directory_that_may_not_be_looked_into_is_none(place, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.exists", refuse)
+    assert RunFolder(place / "run").located("scans") == "scans"
+
+
 def test_where_data_were_moved_the_advice_works(place, capsys, tmp_path, monkeypatch):
     (place / "scans").rename(tmp_path / "archive")
     code, error = resume(capsys, "--out", place / "run")

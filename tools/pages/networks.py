@@ -20,6 +20,16 @@ def sizes() -> str:
     return table(head, rows)
 
 
+def stability(kind: str) -> str:
+    """Return how `networks` or `methods` trained for some hundred iterations in bfloat16."""
+    rows = []
+    for name, run in stored("stability-cuda")[kind].items():
+        losses = f"{run['loss_before']:.2f} to {run['loss_after']:.2f}"
+        finite = "yes" if run["finite"] else "no"
+        rows.append([f"`{name}`", finite, str(run["skipped"]), losses, f"{100 * run['in_bfloat16']:.0f} %"])
+    return table(["", "all losses and weights finite", "skipped updates", "loss", "layers in bfloat16"], rows)
+
+
 def published_costs() -> str:
     """Return the table of our counts beside the published ones, at both sizes, with the reasons where they differ."""
     by_size = stored("sizes")["published"]

@@ -67,6 +67,21 @@ def reproduced_methods(setting: str) -> str:
     return table(head, rows)
 
 
+def reproduced_on_light_unetr() -> str:
+    """Return the rows of Light-UNETR in Table II that were run, ours beside the published ones."""
+    published, rows = _published("table2"), []
+    for system in ("light-unetr", "bcp", "mlrp", "ua-mt"):
+        row, paper = stored(RESULT)[LONG].get(f"la-4/{system}"), published[f"la-4/{system}"]
+        if row is None:
+            continue
+        run = row["seeds"]["0"]
+        cells = [f"{run[metric]:.2f} ({paper[metric].mean:.2f})" for metric in ("dice", "hd95")]
+        rows.append(
+            [f"`{'cse' if system == 'light-unetr' else system}`", *cells, f"{run['best_at']:,}", str(run["skipped"])]
+        )
+    return table(["method", "Dice, %", "95HD, voxels", "best iteration", "skipped updates"], rows)
+
+
 def reproduced_ablations() -> str:
     """Return the rows of Table VI that were run, shortened, beside the published ones."""
     published = _published("table6")

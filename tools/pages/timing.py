@@ -71,6 +71,21 @@ def equal_terms() -> str:
     return table(["network", "parameters", *titles.values()], rows)
 
 
+def network_speeds() -> str:
+    """Return iterations of CSE per second for several networks, with fused kernels and by plain PyTorch."""
+    speeds = stored("bench-step-cuda")["step"][0]["per_second"]
+    rows = []
+    for name, speed in speeds.items():
+        if name.endswith("/plain"):
+            continue
+        known, _, state = name.partition("/")
+        plain = speeds.get(f"{name}/plain")
+        words = f"`{known}`" + (", dec1 open, the others closed" if state == "survivor" else "")
+        beside = ["", ""] if plain is None else [f"{plain:.1f}", f"{speed / plain:.1f}"]
+        rows.append([words, f"{speed:.1f}", *beside])
+    return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
+
+
 def segresnet_part() -> str:
     """Return the time of a scan as a fraction of SegResNet-16's."""
     return f"1/{1 / stored('scan-cpu')['ratios_of_auto']['to segresnet_16, from its windows']:.0f}"

@@ -14,6 +14,7 @@ _LAST_AXIS: Final = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 """Products of matrices, each with the place of its left factor among the arguments, whose last axis is summed over."""
 
 
+@torch.inference_mode(False)  # under which composite operators are not taken apart
 @torch.no_grad()
 def macs_per_voxel(network: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> float:
     """Return about how many multiply-adds a network does for each voxel of a window (C, *size), on the CPU.

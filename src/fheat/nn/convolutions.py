@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fheat.ops import kernels
 
-FEW_VOXELS = 4096
+_FEW_VOXELS = 4096
 """Largest grid on which the kernel of a grouped convolution was made to be fast."""
 
 
@@ -188,7 +188,7 @@ class GroupedConv3d(nn.Conv3d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve."""
-        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() > FEW_VOXELS:
+        if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() > _FEW_VOXELS:
             return super().forward(x)
         from fheat.ops.kernels.grouped import grouped_conv  # Triton takes a second to import
 

@@ -5,7 +5,7 @@ its shapes. Deliberate differences: a grid that the sampling stride does not div
 the attention map stays on its own token grid instead of being resized to a fixed 112x112x80.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fheat.nn.convolutions import (
-    FEW_VOXELS,
     DepthwiseConv3d,
     DepthwiseTransposed3d,
     GroupedConv3d,
@@ -24,6 +23,9 @@ from fheat.nn.layers import crop_to, one_group, untouched
 from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
 from fheat.ops.kernels.launch import WIDEST
+
+_MOST_TOKENS, _MOST_CHANNELS = 256, 96
+"""Largest numbers that kernels take: those of Light-UNETR on its usual patch. More would not fit many GPUs."""
 
 
 class LocalBranch(nn.Sequential):
@@ -45,12 +47,13 @@ class LocalBranch(nn.Sequential):
     def fusable(self) -> bool:
         """Return whether kernels compute what the layers would: they are as built, and the norm is in training."""
         kinds = Pointwise3d, nn.BatchNorm3d, nn.GELU, GroupedConv3d, nn.GELU
-        norm = self[1]
-        assert isinstance(norm, nn.BatchNorm3d)
-        return (
-            untouched(self, LocalBranch)
-            and all(untouched(layer, kind) for layer, kind in zip(self, kinds, strict=True))
+        if not untouched(self, LocalBranch) or not all(map(untouched, self, kinds)):
+            return False
+        _, norm, first, _, second = (cast(Any, layer) for layer in self)
+        return bool(
+            first.approximate == second.approximate == "none"
             and norm.training
+            and norm.affine
             and norm.track_running_stats
             and norm.momentum is not None
         )
@@ -119,12 +122,11 @@ class LightAttention(nn.Module):
         """Return whether kernels can mix the tokens: they read the weights and call no submodule."""
         if not kernels.usable(x):
             return False
-        from fheat.ops.kernels.attention import MOST_TOKENS  # Triton takes a second to import
-
         tokens = torch.Size(-(-length // self.stride) for length in x.shape[2:]).numel()
         return (
-            tokens <= min(MOST_TOKENS, FEW_VOXELS)
-            and len(x) * tokens > 1
+            1 < len(x) * tokens <= len(x) * _MOST_TOKENS
+            and x.shape[1] <= _MOST_CHANNELS
+            and all(weight.dtype == torch.float32 for weight in self.parameters())
             and untouched(self.qkv, Pointwise3d)
             and self.fine.fusable()
             and self.coarse.fusable()
@@ -147,7 +149,8 @@ class LightAttention(nn.Module):
                 for branch, half in zip((self.fine, self.coarse), products[1:], strict=True)
             )
             mixed = torch.cat([attended, *local], dim=1).view(tokens.shape).movedim(-1, 1)
-        return mixed, _received(qkv.detach()).view(len(x), 1, *grid[1:]) if want_map else None
+            received = _received(qkv.detach()).view(len(x), 1, *grid[1:]) if want_map else None
+        return mixed, received
 
 
 class _Sample(torch.autograd.Function):
@@ -225,7 +228,8 @@ class LightAttentionBlock(nn.Module):
         attention = None
         for attend, mix in zip(self.attentions, self.mixers, strict=True):
             mixed, attention = attend(x, want_map and attend is self.attentions[-1])
-            x = mix.added_to(x + mixed)  # type: ignore[operator]
+            x = x + mixed
+            x = mix.added_to(x) if isinstance(mix, GatedMixer) else x + mix(x)
         return x, attention
 
 

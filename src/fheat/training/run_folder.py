@@ -104,19 +104,26 @@ class RunFolder:
         earlier version wrote the run folder, it leads from the working directory.
         """
         begun = self._paths_from()
-        if begun is None or Path(path).is_absolute() or begun == Path.cwd() or not (begun / path).exists():
+        if begun is None or Path(path).is_absolute() or begun == Path.cwd():
             return path
-        return str(begun / path)
+        try:
+            return str(begun / path) if (begun / path).exists() else path
+        except OSError:  # a directory of somebody else, or a name that no disk takes
+            return path
 
     def _paths_from(self) -> Path | None:
-        """Return the directory from which relative paths of the settings lead; None where no line says it."""
-        for line in read_capped(self.path / CONFIG, TEXT_LIMIT).splitlines():
-            if line.startswith(_PATHS_FROM):
-                try:
-                    return Path(json.loads(line.removeprefix(_PATHS_FROM)))
-                except (ValueError, TypeError):
-                    return None  # edited; the seal says so, if it is still there
-        return None
+        """Return the directory from which relative paths of the settings lead; None where no line says it.
+
+        The line counts in a sealed file only: a comment that somebody has edited must not decide which scans are read.
+        """
+        text, _, last = read_capped(self.path / CONFIG, TEXT_LIMIT).removesuffix(b"\n").rpartition(b"\n")
+        if last != _seal(text + b"\n"):
+            return None
+        line = next((line for line in text.splitlines() if line.startswith(_PATHS_FROM)), None)
+        try:
+            return None if line is None else Path(json.loads(line.removeprefix(_PATHS_FROM)))
+        except (ValueError, TypeError, RecursionError):
+            return None
 
     def _stored(self, overrides: Mapping[str, Any] | None = None) -> TrainSettings:
         """Return the settings with their paths as they were given, some of them replaced."""
@@ -132,11 +139,11 @@ class RunFolder:
 
     def go_on_with(self, settings: TrainSettings) -> None:
         """Put another number of iterations and another place of the dataset into `config.toml`, where they differ."""
-        before, begun = self.settings(), self._paths_from()
+        before, begun = self._stored(), self._paths_from()
         changed: dict[str, Any] = {}
         if before.schedule.iterations != settings.schedule.iterations:
             changed[LENGTH] = settings.schedule.iterations
-        if before.data.folder != settings.data.folder:
+        if os.path.abspath((begun or Path.cwd()) / before.data.folder) != os.path.abspath(settings.data.folder):
             changed[PLACE] = os.path.abspath(settings.data.folder)  # other paths lead from where the run was begun
         if changed:
             self.check_ours()

@@ -10,10 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import attention
-from fheat.ops.kernels.launch import power_of_two
+from fheat.ops.kernels.launch import padded
 
-MOST_TOKENS = 512
-"""Largest number of tokens: a program holds the scores of a block of them with all others."""
 _BLOCK = 16
 """Number of tokens of a program, the least that products are made of."""
 
@@ -51,5 +49,5 @@ def _launch(qkv: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
     """Return the launch grid and the constants for which the kernels are compiled."""
     samples, tokens, heads, width = qkv.shape
     size = width // 3
-    padded = {"DP": max(16, power_of_two(size)), "TP": max(16, power_of_two(tokens))}
-    return (samples, heads, -(-tokens // _BLOCK)), {"H": heads, "D": size, **padded, "BLOCK": _BLOCK, "num_warps": 4}
+    widths = {"DP": padded(size), "TP": padded(tokens)}
+    return (samples, heads, -(-tokens // _BLOCK)), {"H": heads, "D": size, **widths, "BLOCK": _BLOCK, "num_warps": 4}

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import gated
-from fheat.ops.kernels.launch import add_rows, operand_type, power_of_two
+from fheat.ops.kernels.launch import add_rows, operand_type, padded
 
 _WIDTH = 32
 """Number of hidden channels that are worked on at a time."""
@@ -58,10 +58,9 @@ def _shape(x: Tensor, value: Tensor) -> dict[str, int]:
     """Return the constants for which the kernels are compiled."""
     rows, channels = x.shape
     block = 32 if rows >= 32 * _ENOUGH else 16  # products of 64 rows came out wrong on an H200
-    padded = max(16, power_of_two(channels))
     return {
         "C": channels,
-        "CP": padded,
+        "CP": padded(channels),
         "H": len(value),
         "WIDTH": _WIDTH,
         "BLOCK": block,

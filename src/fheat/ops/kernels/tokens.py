@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import tokens
-from fheat.ops.kernels.launch import add_rows, power_of_two
+from fheat.ops.kernels.launch import add_rows, padded
 
 _BLOCK = 32
 """Number of tokens of a program."""
@@ -49,5 +49,5 @@ class _TokenProducts(torch.autograd.Function):
 def _launch(x: Tensor, narrow: Tensor) -> tuple[tuple[int], dict[str, int]]:
     """Return the launch grid and the constants for which the kernels are compiled."""
     half, third = narrow.shape
-    padded = {name: max(16, power_of_two(size)) for name, size in (("TP", third), ("QP", 3 * third), ("HP", half))}
-    return (-(-len(x) // _BLOCK),), {"T": third, "H": half, **padded, "BLOCK": _BLOCK, "num_warps": 4}
+    widths = {"TP": padded(third), "QP": padded(3 * third), "HP": padded(half)}
+    return (-(-len(x) // _BLOCK),), {"T": third, "H": half, **widths, "BLOCK": _BLOCK, "num_warps": 4}

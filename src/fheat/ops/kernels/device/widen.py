@@ -8,13 +8,7 @@ import triton
 import triton.language as tl
 
 from fheat.ops.kernels.device.channel_norm import read_channel_moments
-from fheat.ops.kernels.device.tiles import product, read_row, tile_at
-
-
-@triton.jit
-def below(h):
-    """Return the share of a normal distribution that lies below h, so that GELU(h) = h below(h)."""
-    return 0.5 * (1.0 + tl.erf(h * 0.7071067811865476))
+from fheat.ops.kernels.device.tiles import gelu_terms, product, read_row, tile_at
 
 
 @triton.jit
@@ -49,7 +43,8 @@ def widen_forward(
         _, _, keep_out, place_out = tile_at(start, sample, voxels, after, N, BLOCK)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         h = product(tl.where(keep, normal * factor + offset, 0.0), first, DOT) + add1
-        value = product(h * below(h), second, DOT) + add2
+        share, _density = gelu_terms(h)
+        value = product(h * share, second, DOT) + add2
         value += tl.load(residual + place_out, mask=keep_out, other=0.0).to(tl.float32)
         tl.store(out + place_out, value, mask=keep_out)
 
@@ -78,8 +73,8 @@ def widen_backward(
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         scaled = tl.where(keep, normal * factor + offset, 0.0)
         h = product(scaled, tl.trans(first), DOT) + add1
-        share = below(h)
-        slope = share + h * tl.exp(-0.5 * h * h) * 0.3989422804014327
+        share, density = gelu_terms(h)
+        slope = share + h * density
         gradient = tl.load(output_gradient + place_out, mask=keep_out, other=0.0)
         bias2_gradient += tl.sum(gradient, axis=0)
         weight2_gradient += product(tl.trans(gradient), h * share, DOT)
