@@ -132,7 +132,9 @@ def test_depthwise_convolutions_of_large_and_small_grids(samples, channels, grid
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
-@pytest.mark.parametrize(("samples", "channels", "grid"), [(6, 24, (28, 28, 20)), (6, 48, (14, 14, 10)), (2, 96, (4, 4, 3))])
+@pytest.mark.parametrize(
+    ("samples", "channels", "grid"), [(6, 24, (28, 28, 20)), (6, 48, (14, 14, 10)), (2, 96, (4, 4, 3))]
+)
 def test_the_gated_mixer_with_its_residual(samples, channels, grid, half):
     torch.manual_seed(0)
     mixer, exact = GatedMixer(channels).cuda(), GatedMixer(channels).cuda().double()
