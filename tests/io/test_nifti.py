@@ -244,6 +244,7 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         (b"h", "it begins with the bytes 68, not with 1f 8b"),
         (gzip.compress(b"hello, this is no scan" * 20) + b"trailing", "other bytes than 1f 8b follow its end"),
     ],
+    ids=["text", "not packed", "one byte", "trailing"],  # gzip writes the time into the bytes
 )
 def test_the_bytes_that_are_quoted_are_those_of_the_file(tmp_path, content, says):
     path = tmp_path / "scan.nii.gz"
