@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fheat.ops.kernels import launch
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _without_unread_checks():
@@ -19,3 +21,14 @@ def _without_unread_checks():
     builder.options = replace(before, sanitize_overflow=before.debug)
     yield
     builder.options = before
+
+
+@pytest.fixture(autouse=True)
+def _fresh_plans():
+    """Plans are kept by their sizes; a test that changes the number of programs must not leave its own behind."""
+    plans = launch.tiling, launch.channel_tiling, launch.tile_each
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()

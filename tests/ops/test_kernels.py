@@ -43,9 +43,6 @@ def _poison(monkeypatch):
     monkeypatch.setattr(torch, "empty", poisoned(empty))
     monkeypatch.setattr(torch, "empty_like", poisoned(empty_like))
     monkeypatch.setattr(launch, "PROGRAMS", 4)
-    launch.tiling.cache_clear()
-    yield
-    launch.tiling.cache_clear()
 
 
 def error(found, expected):

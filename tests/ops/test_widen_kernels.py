@@ -38,9 +38,6 @@ def _poison(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
     monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
     monkeypatch.setattr(launch, "PROGRAMS", 2)
-    launch.channel_tiling.cache_clear()
-    yield
-    launch.channel_tiling.cache_clear()
 
 
 def error(found, expected):

@@ -176,7 +176,8 @@ def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
     model = create_model(known, patch_size=patch)
     gates = gates_of(model)
     if state and (state not in GATE_STATES or not gates):
-        raise ValueError(f"network {name!r} is unknown: only networks with gates have /{', /'.join(GATE_STATES)}")
+        states = ", /".join(GATE_STATES)
+        raise ValueError(f"network {name!r} is unknown: only networks with gates have /{states}, and all have {PLAIN}")
     if state in ("survivor", "retired"):
         for gate in list(gates.values())[: -1 if state == "survivor" else None]:
             assert gate.delta is not None
