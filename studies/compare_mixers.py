@@ -22,7 +22,7 @@ from recipe import by_case, means
 from record import ROOT, write_result
 from torch import nn
 
-from fheat.bench.timing import Candidate, Timer
+from fheat.bench.timing import Candidate, Timer, without_kernels
 from fheat.experiments.planned import OUTCOME, SCORES, Outcome, read_outcome
 from fheat.experiments.scoring import Scoring, cases_to_score, score
 from fheat.gates.cost import COUNTER, cost
@@ -31,7 +31,6 @@ from fheat.gates.similarity import bypass_similar
 from fheat.metrics.table import Table
 from fheat.models.folder import load
 from fheat.networks.operators import Operator
-from fheat.ops import kernels
 from fheat.ops.gates import gates_of, operators_of
 from fheat.studies.mixing import similarity_on_scans
 from fheat.system.text import aligned
@@ -159,8 +158,8 @@ def milliseconds(runs: Sequence[Run], device: str, rounds: int) -> dict[str, dic
     for run in runs:
         x = torch.randn(run.trained.spec.example_shape, device=device)  # type: ignore[operator, union-attr]
         trained, retired = (network.to(device).eval() for network in (run.trained, run.retired))
-        candidates[f"{run.name}/plain, trained"] = plain(timer.forward(trained, x))
-        candidates[f"{run.name}/plain, bypassed"] = plain(timer.forward(retired, x))
+        candidates[f"{run.name}/plain, trained"] = without_kernels(timer.forward(trained, x))
+        candidates[f"{run.name}/plain, bypassed"] = without_kernels(timer.forward(retired, x))
         candidates[f"{run.name}/as it runs, bypassed"] = timer.forward(retired, x)
     times: dict[str, dict[str, float]] = {}
     for name, value in timer.times(candidates).items():
@@ -174,16 +173,6 @@ def milliseconds(runs: Sequence[Run], device: str, rounds: int) -> dict[str, dic
 def full_macs(network: nn.Module) -> int:
     """Return the multiply-adds of all operators of a network in the state in which it was built, before training."""
     return cost(network.spec.build()).transform  # type: ignore[operator, union-attr]
-
-
-def plain(candidate: Candidate) -> Candidate:
-    """Return the candidate without fused kernels."""
-
-    def run() -> object:
-        with kernels.use("never"):
-            return candidate()
-
-    return run
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:

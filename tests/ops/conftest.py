@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
 
@@ -32,3 +33,25 @@ def _fresh_plans():
     yield
     for plan in plans:
         plan.cache_clear()
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that a kernel should fill holds NaN until it does, and -7 where it holds whole numbers."""
+
+    def poisoning(make):
+        def fill(*args, **options):
+            made = make(*args, **options)
+            return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(-7)
+
+        return fill
+
+    monkeypatch.setattr(torch, "empty", poisoning(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoning(torch.empty_like))
+
+
+@pytest.fixture
+def on_trial():
+    """Kernels that are on trial are among those that are used."""
+    with kernels.use("auto", trial=True):
+        yield

@@ -29,19 +29,8 @@ a part."""
 
 
 @pytest.fixture(autouse=True)
-def _poison(monkeypatch):
-    """Memory that a kernel should fill holds NaN until it does; few programs, so that each walks several tiles."""
-    empty, empty_like = torch.empty, torch.empty_like
-
-    def poisoned(make):
-        def fill(*args, **options):
-            made = make(*args, **options)
-            return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(-7)
-
-        return fill
-
-    monkeypatch.setattr(torch, "empty", poisoned(empty))
-    monkeypatch.setattr(torch, "empty_like", poisoned(empty_like))
+def _few_programs(poisoned, monkeypatch):
+    """Few programs, so that each walks several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 4)
 
 

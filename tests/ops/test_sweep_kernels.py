@@ -15,18 +15,7 @@ if torch.cuda.is_available():
 CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 8, (18, 1, 2)), (1, 3, (2, 6, 10))]
 
 
-@pytest.fixture(autouse=True)
-def _on_trial():
-    with kernels.use("auto", trial=True):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _poison(monkeypatch):
-    """Memory that a kernel should fill holds NaN until it does."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
-    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
 
 
 @pytest.fixture(params=[1, 64], ids=["sweep", "tiles"])

@@ -16,11 +16,7 @@ if torch.cuda.is_available():
 
 
 @pytest.fixture(autouse=True)
-def _poison(monkeypatch):
-    """Memory that a kernel should fill holds NaN until it does."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
-    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+def _prepared(poisoned):
     torch.manual_seed(0)
 
 

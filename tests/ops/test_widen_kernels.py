@@ -26,17 +26,8 @@ IDS = ["block", "two samples", "wide", "down", "up"]
 
 
 @pytest.fixture(autouse=True)
-def _on_trial():
-    with kernels.use("auto", trial=True):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _poison(monkeypatch):
-    """Memory that a kernel should fill holds NaN until it does; few programs, so that some walk several tiles."""
-    empty, empty_like = torch.empty, torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: empty(*sizes, **options).fill_(float("nan")))
-    monkeypatch.setattr(torch, "empty_like", lambda like, **options: empty_like(like, **options).fill_(float("nan")))
+def _few_programs(poisoned, on_trial, monkeypatch):
+    """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 2)
 
 

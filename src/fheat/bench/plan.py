@@ -7,12 +7,11 @@ from typing import Final, Literal
 
 import torch
 
-from fheat.bench.timing import Candidate, Precision
+from fheat.bench.timing import Candidate, Precision, without_kernels
 from fheat.gates.retire import retire
 from fheat.inference.windows import Triple, Windows
 from fheat.networks.base import SegmentationNetwork, checked_patch_size
 from fheat.networks.registry import create_model
-from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
@@ -188,14 +187,7 @@ def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
 
 def in_its_way(name: str, run: Candidate) -> Candidate:
     """Return `run`, the work of the network of this name, without fused kernels if that is what the name asks for."""
-    if not name.endswith(PLAIN):
-        return run
-
-    def without_kernels() -> object:
-        with kernels.use("never"):
-            return run()
-
-    return without_kernels
+    return without_kernels(run) if name.endswith(PLAIN) else run
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from fheat.ops import kernels
 from fheat.system.capture import capture, rehearse
 from fheat.system.progress import Progress
 
@@ -63,6 +64,16 @@ class Timer:
                 return network(x)
 
         return run
+
+
+def without_kernels(run: Candidate) -> Candidate:
+    """Return `run` by plain PyTorch, without the fused kernels of this package."""
+
+    def plainly() -> object:
+        with kernels.use("never"):
+            return run()
+
+    return plainly
 
 
 def captured(run: Candidate) -> Candidate:
