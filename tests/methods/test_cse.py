@@ -90,6 +90,14 @@ def test_scores_equal_the_loop_over_27_boxes(patch, grid):
         assert torch.equal(box_scores(attention, patch), torch.zeros(3, 3, 3))
 
 
+def test_autocast_rounds_no_scores():
+    attention = torch.rand(2, 1, 7, 7, 5)
+    expected = box_scores(attention, LA)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(box_scores(attention, LA), expected)
+        assert torch.equal(box_scores(attention.bfloat16(), LA), box_scores(attention.bfloat16().float(), LA))
+
+
 def test_draws_follow_the_softmax_of_the_scores():
     attention = torch.rand(2, 1, 7, 7, 5) ** 3
     patch = torch.Size((24, 24, 24))

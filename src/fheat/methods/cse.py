@@ -22,6 +22,7 @@ from fheat.methods.teacher import ramp_factor
 from fheat.methods.views import gamma, noise, soft_mask
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
+from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
 from fheat.system import processes
@@ -193,8 +194,10 @@ def box_scores(attention: Tensor, patch: torch.Size) -> Tensor:
     are both linear along each axis, so one 3 x n matrix per axis does both.
     """
     scores = attention.float().sum(dim=(0, 1))
-    for axis, length in enumerate(patch):
-        scores = torch.tensordot(scores, _box_weights(length, attention.shape[axis + 2], attention.device), ([0], [1]))
+    with without_autocast(attention):  # which would round the sums, or refuse what it has rounded
+        for axis, length in enumerate(patch):
+            weights = _box_weights(length, attention.shape[axis + 2], attention.device)
+            scores = torch.tensordot(scores, weights, ([0], [1]))
     scores = processes.current().sum(scores)
     low, high = scores.min(), scores.max()
     return torch.where(high > low, (scores - low) / (high - low).clamp(min=1e-30), 0.0)
