@@ -1,12 +1,12 @@
 """Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights."""
 
-import triton
 import triton.language as tl
 
+from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
-@triton.jit
+@kernel
 def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
@@ -17,6 +17,7 @@ def convolve(
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
+    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
@@ -43,7 +44,7 @@ def convolve(
     tl.store(out + place, total, mask=keep)
 
 
-@triton.jit
+@kernel
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -52,6 +53,7 @@ def convolve_weights(
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
+    follow()
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     di, dj = line // 3 - 1, line % 3 - 1
     voxels = X * Y * Z
