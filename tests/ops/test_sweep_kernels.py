@@ -1,4 +1,4 @@
-"""Depthwise convolutions in Triton's interpreter, by both pairs of kernels, outputs poisoned: against float64."""
+"""Depthwise convolutions in Triton's interpreter, by sweeps, tiles and runs, outputs poisoned: against float64."""
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
 
-CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 8, (18, 1, 2)), (1, 3, (2, 6, 10))]
+CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 9, (18, 1, 2)), (1, 3, (2, 6, 10))]
+IN_RUNS = [(1, 4, (1, 1, 1)), (2, 12, (3, 2, 7)), (1, 60, (2, 3, 6)), (2, 24, (3, 4, 10)), (1, 8, (18, 1, 4))]
 
 
 pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
@@ -29,7 +30,7 @@ def error(found, expected):
 
 
 @pytest.mark.usefixtures("_programs")
-@pytest.mark.parametrize(("samples", "channels", "grid"), CASES)
+@pytest.mark.parametrize(("samples", "channels", "grid"), CASES + IN_RUNS)
 def test_the_depthwise_convolution_and_its_gradients(samples, channels, grid):
     convolution = DepthwiseConv3d(channels)
     x = torch.randn(samples, channels, *grid, requires_grad=True)
@@ -70,6 +71,27 @@ def test_programs_cover_the_grid(channels, sizes):
         assert plan.grid[1] * plan.run >= sizes[0]
         assert plan.grid[2] == 6
         assert plan.rows(channels) == across * plan.grid[1] * 6
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes", "channels", "run", "block"),
+    [
+        (6, (28, 28, 20), 24, 5, 128),
+        (6, (14, 14, 10), 48, 2, 128),
+        (6, (8, 8, 6), 60, 1, 64),
+        (2, (4, 4, 3), 96, 1, 32),
+    ],
+)
+def test_runs_are_long_where_there_are_programs_enough(samples, sizes, channels, run, block):
+    plan = launch.runs(samples, sizes, channels)
+    assert (plan.shape["RUN"], plan.shape["BLOCK"]) == (run, block)
+    assert plan.items == samples * sizes[0] * sizes[1] * (sizes[2] // run) * channels // 4
+    assert plan.items <= plan.grid[0] * block < plan.items + block
+
+
+def test_what_is_not_in_fours_or_large_has_no_runs():
+    assert launch.runs(6, (8, 8, 6), 30) is None
+    assert launch.runs(6, (56, 56, 40), 24) is None
 
 
 def test_small_grids_are_not_swept():

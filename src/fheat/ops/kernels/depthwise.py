@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops import kernels
 from fheat.ops.kernels.device import sweep
-from fheat.ops.kernels.device.depthwise import convolve, convolve_weights
-from fheat.ops.kernels.launch import Tiling, add_rows, lines_at_once, partials, sweep_for_sums, tile_each, tiling
+from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights
+from fheat.ops.kernels.launch import Tiling, add_rows, lines_at_once, partials, runs, sweep_for_sums, tile_each, tiling
 from fheat.ops.kernels.launch import sweep as plan_sweep
 
 
@@ -84,6 +84,10 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
 def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
     samples, *sizes, channels = x.shape
     out = torch.empty_like(x)
+    running = runs(samples, (sizes[0], sizes[1], sizes[2]), channels) if kernels.on_trial() else None
+    if running is not None:
+        convolve_runs[running.grid](x, table, add, out, *sizes, running.items, **running.shape, FLIP=back, BIAS=bias)
+        return out
     sweeping = plan_sweep(samples, sizes, channels) if kernels.on_trial() else None
     if sweeping is None:
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)

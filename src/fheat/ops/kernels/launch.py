@@ -13,6 +13,8 @@ WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
 """Number of programs to aim at, about four for each multiprocessor of a large GPU."""
+_MOST_IN_RUNS = 2**22
+"""Largest number of elements that are convolved in runs: its tensors fit the cache, larger ones are swept through."""
 _CHUNK = 32
 """Number of channels that a program sweeps through: their weights just fit its registers."""
 _ROWS, _COLUMNS = 64, 32
@@ -86,6 +88,33 @@ def tile_each(samples: int, voxels: int, channels: int) -> tuple[tuple[int, int]
     while block > 8 and samples * -(-voxels // block) < PROGRAMS:
         block //= 2
     return (-(-voxels // block), samples), {"C": channels, "CP": wide, "BLOCK": block, "num_warps": 4}
+
+
+class Runs(NamedTuple):
+    """Launch grid, number of items, and constants of `device.depthwise.convolve_runs`."""
+
+    grid: tuple[int]
+    items: int
+    shape: dict[str, int]
+
+
+@lru_cache
+def runs(samples: int, sizes: tuple[int, int, int], channels: int) -> Runs | None:
+    """Return how to convolve (samples, X, Y, Z, channels) in runs along Z, or None where it is not in fours or large.
+
+    Runs are the longest, up to five voxels, that divide Z and leave enough programs; where even single voxels do not,
+    programs have fewer warps.
+    """
+    x, y, z = sizes
+    if channels % 4 or samples * x * y * z * channels > _MOST_IN_RUNS:
+        return None
+    shares = [run for run in (5, 4, 3, 2) if z % run == 0]
+    quads, block = samples * x * y * channels // 4, 128
+    run = next((run for run in shares if quads * (z // run) >= PROGRAMS * block), 1)
+    items = quads * (z // run)
+    while block > 32 and items < PROGRAMS * block:
+        block //= 2
+    return Runs((-(-items // block),), items, {"C": channels, "RUN": run, "BLOCK": block, "num_warps": block // 32})
 
 
 class Sweep(NamedTuple):

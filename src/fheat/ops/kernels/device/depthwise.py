@@ -1,12 +1,12 @@
 """Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights."""
 
-import triton
 import triton.language as tl
 
+from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
-@triton.jit
+@kernel
 def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
@@ -17,6 +17,7 @@ def convolve(
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
+    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
@@ -43,7 +44,59 @@ def convolve(
     tl.store(out + place, total, mask=keep)
 
 
-@triton.jit
+@kernel
+def convolve_runs(
+    x, table, add, out, X, Y, Z, items,
+    C: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Compute out = depthwise(x) + add as `convolve` does, for C that is a multiple of four, without padded channels.
+
+    An item is RUN successive voxels of a line along the last axis by four channels, and the work of one thread, which
+    reads each line of taps once, RUN + 2 voxels, where `convolve` reads 3 RUN. `items` is their number in the batch;
+    channels come first among them, so that successive threads read successive memory. Each program computes BLOCK.
+    """
+    follow()
+    item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    quads: tl.constexpr = C // 4
+    runs = (Z + RUN - 1) // RUN
+    column = item // quads
+    row = column // runs
+    k, j, i = column % runs * RUN, row % Y, row // Y % X
+    channel = (item % quads * 4)[:, None] + tl.arange(0, 4)[None, :]
+    place = ((row * Z + k) * C)[:, None] + channel
+    exists = item < items
+    start = tl.zeros([BLOCK, 4], tl.float32)
+    totals = ()
+    for _ in tl.static_range(RUN):
+        totals += (start,)
+    for line in tl.static_range(9):
+        di = line // 3 - 1
+        dj = line % 3 - 1
+        beside = exists & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y)
+        there = x + place + (di * Y + dj) * Z * C
+        values = ()
+        for step in tl.static_range(RUN + 2):
+            near = beside & (k + step > 0) & (k + step <= Z)
+            values += (tl.load(there + (step - 1) * C, mask=near[:, None], other=0.0),)
+        for tap in tl.static_range(3):
+            weight = tl.load(table + (26 - line * 3 - tap if FLIP else line * 3 + tap) * C + channel)
+            sums = ()
+            for step in tl.static_range(RUN):
+                sums += (totals[step] + values[step + tap] * weight,)
+            totals = sums
+    if BIAS:
+        start = tl.load(add + channel)
+    for step in tl.static_range(RUN):
+        keep = (exists & (k + step < Z))[:, None]
+        total = totals[step]
+        if BIAS:
+            total += start
+        else:
+            total += tl.load(add + place + step * C, mask=keep, other=0.0)
+        tl.store(out + place + step * C, total, mask=keep)
+
+
+@kernel
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -52,6 +105,7 @@ def convolve_weights(
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
+    follow()
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     di, dj = line // 3 - 1, line % 3 - 1
     voxels = X * Y * Z

@@ -9,6 +9,8 @@ bit.
 import triton
 import triton.language as tl
 
+from fheat.ops.kernels.device.order import follow, kernel
+
 
 @triton.jit
 def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr):
@@ -121,9 +123,10 @@ def rational_terms(h, numerator, denominator, group, valid):
     return above, below, above_derivative, below_derivative
 
 
-@triton.jit
+@kernel
 def add_rows(partial, out, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Compute out[c] = sum over rows r of partial[r, c], BLOCK columns per program, always in the same order."""
+    follow()
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
