@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -35,6 +35,9 @@ class SegmentationNetwork(nn.Module):
 
     `patch_size` is the grid on which the network is trained; any other grid of at least 32 voxels per axis works too.
     """
+
+    learning_rate: ClassVar[float] = 0.01
+    """Learning rate of a run that names none; a network that needs another sets its own."""
 
     def __init__(self, in_channels: int, out_channels: int, patch_size: Sequence[int]) -> None:
         super().__init__()

@@ -20,10 +20,15 @@ STRIDES = (4, 2, 2, 1)
 class LightUNETR(LightU):
     """The U-shaped network of FHEAT-Seg with Light-UNETR's attention stages.
 
+    Its stages have no norm, so nothing but the learning rate bounds what the blocks add up to: with the usual 0.01
+    activations grow until they overflow, with 0.001 they stay within thousands.
+
     Args:
         dropout: dropout probability at the bottleneck.
         scramble: whether to read the tokens of the bottleneck back in the order of the released code.
     """
+
+    learning_rate = 0.001
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fheat.networks.large_u import DEPTH, LargeU
+from fheat.networks.light_unetr import LightUNETR
 from fheat.nn.light_attention import LightAttentionStage
 
 HEADS = {"enc3": 1, "enc4": 2, "bottom": 2, "dec4": 2, "dec3": 1}
@@ -17,7 +18,9 @@ STRIDES = {"enc3": 4, "enc4": 2, "bottom": 2, "dec4": 2, "dec3": 2}
 
 
 class LightUNETRL(LargeU):
-    """The large U-shaped network with Light-UNETR's attention stages."""
+    """The large U-shaped network with Light-UNETR's attention stages, and with its learning rate."""
+
+    learning_rate = LightUNETR.learning_rate
 
     def __init__(
         self,

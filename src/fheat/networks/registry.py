@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import nn
 
+from fheat.networks.base import SegmentationNetwork
 from fheat.system.plugins import PluginGroup
 
 GROUP = "fheat.networks"
@@ -109,6 +110,15 @@ def model_options(name: str) -> dict[str, Any]:
     """Return the options that a network takes beyond channels and patch size, with their defaults."""
     parameters = inspect.signature(_builder(name)).parameters
     return {key: value.default for key, value in parameters.items() if key not in _COMMON}
+
+
+def learning_rate_of(name: str) -> float:
+    """Return the learning rate with which a network trains unless another is given: its `learning_rate`, else 0.01.
+
+    >>> learning_rate_of("fheat_seg"), learning_rate_of("light_unetr")
+    (0.01, 0.001)
+    """
+    return float(getattr(_builder(name), "learning_rate", SegmentationNetwork.learning_rate))
 
 
 def provides(network: str | nn.Module) -> frozenset[str]:

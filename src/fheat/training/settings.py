@@ -6,6 +6,7 @@
 The sections `network` and `method` take, beside a name, the options of that network and the settings of that method.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
@@ -26,7 +27,7 @@ from fheat.data.plausible import Allowance
 from fheat.data.preprocessing import Intensity
 from fheat.methods.base import MethodSettings, Regions, Task
 from fheat.methods.registry import DEFAULT_METHOD, method_class
-from fheat.networks.registry import list_models, model_options
+from fheat.networks.registry import learning_rate_of, list_models, model_options
 from fheat.system.settings import Count, Section, Short, Triple, nearest
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -152,7 +153,8 @@ class OptimiserSettings(Section):
     """How AdamW updates the weights, and in which precision they are computed."""
 
     learning_rate: Annotated[PositiveFloat, Short("learning_rate")] = 0.01
-    """Learning rate after the warm-up."""
+    """Learning rate after the warm-up; where none is given, that of the network: 0.001 for Light-UNETR, whose
+    activations overflow with more, and 0.01 for the others."""
     theta: NonNegativeFloat = 1.0
     """Factor of the learning rate for the orders of the gates."""
     delta: NonNegativeFloat = 1.0
@@ -240,6 +242,23 @@ class TrainSettings(Section):
     validation: ValidationSettings = ValidationSettings()
     output: OutputSettings = OutputSettings()
     research: ResearchSettings = ResearchSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_its_network(cls, values: Any) -> Any:
+        """Take the learning rate of the network where none is given."""
+        if not isinstance(values, Mapping):
+            return values
+        network, optimiser = (
+            section.model_dump(exclude_unset=True) if isinstance(section, Section) else section
+            for section in (values.get("network", {}), values.get("optimiser", {}))
+        )
+        if not isinstance(network, Mapping) or not isinstance(optimiser, Mapping) or "learning_rate" in optimiser:
+            return values  # if these are no sections, validation says so
+        name = network.get("name", NetworkSettings.model_fields["name"].default)
+        if name not in list_models():
+            return values
+        return {**values, "optimiser": {**optimiser, "learning_rate": learning_rate_of(name)}}
 
     @field_validator("method", mode="before")
     @classmethod
