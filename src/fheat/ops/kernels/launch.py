@@ -1,6 +1,7 @@
 """How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from fheat.ops import kernels
 
 WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
@@ -54,6 +57,14 @@ class Tiling:
         """
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
 
+    @property
+    def shape_of_gradients(self) -> dict[str, int]:
+        """Constants for kernels that keep the gradients of matrices: on trial, these have eight warps from 64 channels.
+
+        Compiled for sm_90 with four, they fill all registers and spill; with eight they hardly do.
+        """
+        return self.shape | ({"num_warps": 8} if kernels.on_trial() and self.padded > 32 else {})
+
 
 @lru_cache
 def tiling(samples: int, voxels: int, channels: int) -> Tiling:
@@ -61,7 +72,8 @@ def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     wide = padded(channels)
     block = max(16, 2048 // wide)
     tiles = -(-voxels // block)
-    splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
+    programs = int(os.environ.get("FHEAT_SHARES", PROGRAMS))
+    splits = min(power_of_two(tiles), max(1, power_of_two(programs // samples + 1) // 2))
     return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
 
 
