@@ -63,18 +63,19 @@ def gate_at(delta):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "delta", "mixer"),
+    ("shape", "delta", "mixer", "trial"),
     [
-        (0, 0.7, {}),
-        (1, None, {}),
-        (1, -0.1, {}),
-        (2, 0.7, {}),
-        (0, 0.7, {"kind": "gelu"}),
-        (0, None, {"ratio": 2}),
+        (0, 0.7, {}, False),
+        (0, 0.7, {}, True),
+        (1, None, {}, False),
+        (1, -0.1, {}, False),
+        (2, 0.7, {}, False),
+        (0, 0.7, {"kind": "gelu"}, False),
+        (0, None, {"ratio": 2}, False),
     ],
-    ids=["small", "retired", "closed", "large", "gelu", "ratio"],
+    ids=["small", "on trial", "retired", "closed", "large", "gelu", "ratio"],
 )
-def test_a_stage_and_all_its_gradients(shape, delta, mixer):
+def test_a_stage_and_all_its_gradients(shape, delta, mixer, trial):
     samples, channels, grid = SHAPES[shape]
     gate = gate_at(delta)
     stage = shaken(FHEATStage(channels, 1, gate, **mixer))
@@ -85,12 +86,12 @@ def test_a_stage_and_all_its_gradients(shape, delta, mixer):
     x = torch.randn(samples, channels, *grid)
     weights = torch.randn(samples, channels, *grid)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
-    with kernels.use("always"):
+    with kernels.use("always", trial=trial):
         fused, attention = stage.attend(inputs[0])
+        (fused * weights).sum().backward()
     expected, expected_attention = exact.attend(inputs[1])
     assert error(fused, expected) < 1e-6
     assert error(attention, expected_attention) < 1e-6
-    (fused * weights).sum().backward()
     (expected * weights).sum().backward()
     assert error(inputs[0].grad, inputs[1].grad) < 1e-5
     for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
@@ -121,6 +122,9 @@ def test_shares_are_added_up(rows, width):
 
     partial = torch.randn(rows, width)
     assert error(add_rows(partial), partial.double().sum(dim=0)) < 1e-6
+    at, few = width // 2, rows // 3
+    partial[few:, at:] = float("nan")
+    assert error(add_rows(partial, at, few), partial.double().nansum(dim=0)) < 1e-6
 
 
 @pytest.mark.slow
