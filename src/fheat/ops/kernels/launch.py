@@ -1,7 +1,6 @@
 """How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,8 +73,7 @@ def tiling(samples: int, voxels: int, channels: int) -> Tiling:
     wide = padded(channels)
     block = max(16, 2048 // wide)
     tiles = -(-voxels // block)
-    programs = int(os.environ.get("FHEAT_SHARES", PROGRAMS))
-    splits = min(power_of_two(tiles), max(1, power_of_two(programs // samples + 1) // 2))
+    splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
     return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
 
 

@@ -3,11 +3,10 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
-@kernel
+@triton.jit
 def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
@@ -18,7 +17,6 @@ def convolve(
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
@@ -67,7 +65,7 @@ def read_run(there, beside, k, Z, C: tl.constexpr, RUN: tl.constexpr):
     return values
 
 
-@kernel
+@triton.jit
 def convolve_runs(
     x, table, add, out, X, Y, Z, items,
     C: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
@@ -78,7 +76,6 @@ def convolve_runs(
     It reads each line of taps once, RUN + 2 voxels, where `convolve` reads 3 RUN. `items` is their number in the batch;
     channels come first among them, so that successive threads read successive memory. Each program computes BLOCK.
     """
-    follow()
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     quads: tl.constexpr = C // 4
     plane, i, j, k = run_at(item // quads, X, Y, Z, RUN)
@@ -107,7 +104,7 @@ def convolve_runs(
         tl.store(out + place + step * C, total, mask=exists[:, None])
 
 
-@kernel
+@triton.jit
 def convolve_weights_runs(
     output_gradient, x, partial, width, at, X, Y, Z, columns, span,
     C: tl.constexpr, RUN: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -118,7 +115,6 @@ def convolve_weights_runs(
     works through `span` of them, BLOCK at a time, for CHUNK channels and the nine taps of one plane, and has a row of
     `partial`. The grid of programs is (rows, chunks of channels, 3).
     """
-    follow()
     part, chunk, side = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     channel = chunk * CHUNK + tl.arange(0, CHUNK)
     valid = (channel < C)[None, :]
@@ -155,7 +151,7 @@ def convolve_weights_runs(
         tl.store(row + 27 * C + channel, tl.sum(totals[9], axis=0), mask=channel < C)
 
 
-@kernel
+@triton.jit
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -164,7 +160,6 @@ def convolve_weights(
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
-    follow()
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     di, dj = line // 3 - 1, line % 3 - 1
     voxels = X * Y * Z

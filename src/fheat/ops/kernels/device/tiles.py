@@ -9,8 +9,6 @@ bit.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr):
@@ -123,13 +121,12 @@ def rational_terms(h, numerator, denominator, group, valid):
     return above, below, above_derivative, below_derivative
 
 
-@kernel
+@triton.jit
 def add_rows(partial, out, rows, width, at, few, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Compute out[c] = sum over rows r of partial[r, c], BLOCK columns per program, always in the same order.
 
     Columns from `at` on have `few` rows, the others `rows`.
     """
-    follow()
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
     filled = tl.where(column < at, rows, few)
