@@ -63,18 +63,19 @@ def gate_at(delta):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "delta", "mixer"),
+    ("shape", "delta", "mixer", "trial"),
     [
-        (0, 0.7, {}),
-        (1, None, {}),
-        (1, -0.1, {}),
-        (2, 0.7, {}),
-        (0, 0.7, {"kind": "gelu"}),
-        (0, None, {"ratio": 2}),
+        (0, 0.7, {}, False),
+        (0, 0.7, {}, True),
+        (1, None, {}, False),
+        (1, -0.1, {}, False),
+        (2, 0.7, {}, False),
+        (0, 0.7, {"kind": "gelu"}, False),
+        (0, None, {"ratio": 2}, False),
     ],
-    ids=["small", "retired", "closed", "large", "gelu", "ratio"],
+    ids=["small", "on trial", "retired", "closed", "large", "gelu", "ratio"],
 )
-def test_a_stage_and_all_its_gradients(shape, delta, mixer):
+def test_a_stage_and_all_its_gradients(shape, delta, mixer, trial):
     samples, channels, grid = SHAPES[shape]
     gate = gate_at(delta)
     stage = shaken(FHEATStage(channels, 1, gate, **mixer))
@@ -85,12 +86,12 @@ def test_a_stage_and_all_its_gradients(shape, delta, mixer):
     x = torch.randn(samples, channels, *grid)
     weights = torch.randn(samples, channels, *grid)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
-    with kernels.use("always"):
+    with kernels.use("always", trial=trial):
         fused, attention = stage.attend(inputs[0])
+        (fused * weights).sum().backward()
     expected, expected_attention = exact.attend(inputs[1])
     assert error(fused, expected) < 1e-6
     assert error(attention, expected_attention) < 1e-6
-    (fused * weights).sum().backward()
     (expected * weights).sum().backward()
     assert error(inputs[0].grad, inputs[1].grad) < 1e-5
     for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
@@ -121,6 +122,9 @@ def test_shares_are_added_up(rows, width):
 
     partial = torch.randn(rows, width)
     assert error(add_rows(partial), partial.double().sum(dim=0)) < 1e-6
+    at, few = width // 2, rows // 3
+    partial[few:, at:] = float("nan")
+    assert error(add_rows(partial, at, few), partial.double().nansum(dim=0)) < 1e-6
 
 
 @pytest.mark.slow
@@ -241,16 +245,12 @@ from importlib import import_module
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fheat.ops.kernels.device import order
-
-order.EARLY = triton.language.constexpr(2)
-MEMORY = "ld.global", "st.global", "atom.global", "red.global"
 FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FINE": True, "FLAG": True, "KEEP": True}
 BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5}
+NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8}
 OWN = {  # constants of the kernels of one file
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
@@ -262,7 +262,7 @@ OWN = {  # constants of the kernels of one file
     "widen": {"H": 48, "HP": 64},
 }
 PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
-WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run", "FX", "FY", "FZ", "T", "items")
+WHOLE = "voxels span X Y Z width at columns rows run FX FY FZ T items few".split()
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
 for name in f"{NAMES} depthwise sweep strided grouped conv".split():
@@ -282,9 +282,6 @@ for name in f"{NAMES} depthwise sweep strided grouped conv".split():
             source = ASTSource(kernel, signature, constants)
             built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
             assert built.metadata.shared < 100_000, (name, kernel.fn.__name__, built.metadata.shared)
-            text = built.asm["ptx"]
-            first = min(text.index(access) for access in MEMORY if access in text)
-            assert 0 < text.find("griddepcontrol.wait") < text.find("griddepcontrol.launch_dependents") < first, text
         done += 1
 print(done)
 """
@@ -294,7 +291,6 @@ print(done)
 def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
     """The interpreter accepts what the compiler refuses; the compiler needs no GPU.
 
-    Kernels are built as if launched early: each waits for the one before it, and only then touches memory.
     Triton keeps what it has compiled, by source, options and version, so that only a changed kernel takes time.
     """
     cache = getattr(pytestconfig, "cache", None)
@@ -308,4 +304,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "49", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "50", ran.stderr[-2000:]

@@ -9,8 +9,18 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops import kernels
 from fheat.ops.kernels.device import sweep
-from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights
-from fheat.ops.kernels.launch import Tiling, add_rows, lines_at_once, partials, runs, sweep_for_sums, tile_each, tiling
+from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights, convolve_weights_runs
+from fheat.ops.kernels.launch import (
+    Tiling,
+    add_rows,
+    lines_at_once,
+    partials,
+    runs,
+    runs_for_sums,
+    sweep_for_sums,
+    tile_each,
+    tiling,
+)
 from fheat.ops.kernels.launch import sweep as plan_sweep
 
 
@@ -63,6 +73,17 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
     These columns of `partial` are filled here. Without `partial` there are no others.
     """
     samples, *sizes, channels = x.shape
+    rows = plan.samples * plan.splits
+    running = runs_for_sums(samples, (sizes[0], sizes[1], sizes[2]), channels, rows) if kernels.on_trial() else None
+    if running is not None:
+        filled = running.grid[0]
+        partial = torch.empty(filled, 28 * channels, device=x.device) if partial is None else partial
+        width = partial.shape[1]
+        at = width - 28 * channels
+        convolve_weights_runs[running.grid](
+            gradient, x, partial, width, at, *sizes, running.columns, running.span, **running.shape
+        )
+        return add_rows(partial, at, filled)
     sweeping = sweep_for_sums(samples, sizes, channels) if kernels.on_trial() else None
     if sweeping is None:
         partial = partials(plan, 28 * channels, x) if partial is None else partial

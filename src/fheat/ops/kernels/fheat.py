@@ -115,7 +115,8 @@ class _FHEATHalf(torch.autograd.Function):
         )  # fmt: skip
         fheat.gated_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
-            gate_gradient, sums, partial, width, plan.voxels, plan.span, eps, **shape, SPLITS=splits, DOT=dot,
+            gate_gradient, sums, partial, width, plan.voxels, plan.span, eps,
+            **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, plan.voxels, plan.span, eps,
@@ -128,7 +129,7 @@ class _FHEATHalf(torch.autograd.Function):
             multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
         fheat.project_backward[plan.grid](
             value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], plan.voxels,
-            plan.span, **shape, SPLITS=splits, DOT=dot,
+            plan.span, **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
         )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
         total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)

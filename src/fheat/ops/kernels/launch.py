@@ -9,12 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fheat.ops import kernels
+
 WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
 """Number of programs to aim at, about four for each multiprocessor of a large GPU."""
 _MOST_IN_RUNS = 2**22
 """Largest number of elements that are convolved in runs: its tensors fit the cache, larger ones are swept through."""
+_LENGTHS = 5, 4, 3, 2, 1
+"""Numbers of voxels of a run, the longest first."""
 _CHUNK = 32
 """Number of channels that a program sweeps through: their weights just fit its registers."""
 _ROWS, _COLUMNS = 64, 32
@@ -53,6 +57,14 @@ class Tiling:
         There is one pipeline stage: with more, the 27 taps alone would fill the shared memory.
         """
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
+
+    @property
+    def shape_of_gradients(self) -> dict[str, int]:
+        """Constants for kernels that keep the gradients of matrices: on trial, these have eight warps from 64 channels.
+
+        Compiled for sm_90 with four, they fill all registers and spill; with eight they hardly do.
+        """
+        return self.shape | ({"num_warps": 8} if kernels.on_trial() and self.padded > 32 else {})
 
 
 @lru_cache
@@ -108,13 +120,42 @@ def runs(samples: int, sizes: tuple[int, int, int], channels: int) -> Runs | Non
     x, y, z = sizes
     if channels % 4 or samples * x * y * z * channels > _MOST_IN_RUNS:
         return None
-    shares = [run for run in (5, 4, 3, 2) if z % run == 0]
+    lengths = [run for run in _LENGTHS if z % run == 0]
     quads, block = samples * x * y * channels // 4, 128
-    run = next((run for run in shares if quads * (z // run) >= PROGRAMS * block), 1)
+    run = next((run for run in lengths if quads * (z // run) >= PROGRAMS * block), 1)
     items = quads * (z // run)
     while block > 32 and items < PROGRAMS * block:
         block //= 2
     return Runs((-(-items // block),), items, {"C": channels, "RUN": run, "BLOCK": block, "num_warps": block // 32})
+
+
+class SummedRuns(NamedTuple):
+    """Launch grid (rows, chunks of channels, 3), number of runs in the batch and of a program, and constants of
+    `device.depthwise.convolve_weights_runs`."""
+
+    grid: tuple[int, int, int]
+    columns: int
+    span: int
+    shape: dict[str, int]
+
+
+@lru_cache
+def runs_for_sums(samples: int, sizes: tuple[int, int, int], channels: int, rows: int) -> SummedRuns | None:
+    """Return how to sum over (samples, X, Y, Z, channels) in runs along Z, as the longest that divide Z, or None where
+    it is not in fours or large.
+
+    There are `rows` programs at most for each tap and channel: more would store more than they read.
+    """
+    x, y, z = sizes
+    if channels % 4 or samples * x * y * z * channels > _MOST_IN_RUNS:
+        return None
+    run = next(run for run in _LENGTHS if z % run == 0)
+    columns, block, chunk = samples * x * y * (z // run), 64, 8
+    chunks, tiles = -(-channels // chunk), -(-columns // block)
+    walks = -(-tiles // min(rows, max(1, PROGRAMS // (3 * chunks))))
+    grid = -(-tiles // walks), chunks, 3
+    shape = {"C": channels, "RUN": run, "CHUNK": chunk, "BLOCK": block, "num_warps": 4, "num_stages": 1}
+    return SummedRuns(grid, columns, walks * block, shape)
 
 
 class Sweep(NamedTuple):
@@ -186,13 +227,19 @@ def partials(plan: Tiling, width: int, like: Tensor) -> Tensor:
     return torch.empty(plan.samples * plan.splits, width, device=like.device)
 
 
-def add_rows(partial: Tensor) -> Tensor:
-    """Return partial.sum(dim=0) of a contiguous (rows, width); torch is slow where rows are many and columns few."""
+def add_rows(partial: Tensor, at: int | None = None, few: int = 0) -> Tensor:
+    """Return partial.sum(dim=0) of a contiguous (rows, width); torch is slow where rows are many and columns few.
+
+    Of the columns from `at` on, only the first `few` rows are filled and added up.
+    """
     from fheat.ops.kernels.device import tiles  # this module is imported where Triton may be missing
 
     rows, width = partial.shape
     out = torch.empty(width, device=partial.device)
-    tiles.add_rows[(-(-width // _COLUMNS),)](partial, out, rows, width, ROWS=_ROWS, BLOCK=_COLUMNS, num_warps=4)
+    at = width if at is None else at
+    tiles.add_rows[(-(-width // _COLUMNS),)](
+        partial, out, rows, width, at, few, ROWS=_ROWS, BLOCK=_COLUMNS, num_warps=4
+    )  # fmt: skip
     return out
 
 

@@ -75,7 +75,7 @@ class _MixerHalf(torch.autograd.Function):
         mixer.mixer_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **plan.shape_of_gradients, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,

@@ -8,8 +8,6 @@ query's scores, from which the gradients compute the weights again. TP and DP ar
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def token_rows(qkv, sample, head, token, part, T, H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr):
@@ -28,13 +26,12 @@ def output_rows(out, sample, head, token, T, H: tl.constexpr, D: tl.constexpr, D
     return out + place, (token < T)[:, None] & (column < D)[None, :]
 
 
-@kernel
+@triton.jit
 def attend(
     qkv, out, lse, T,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the output and `lse` of BLOCK queries."""
-    follow()
     sample, head = tl.program_id(0), tl.program_id(1)
     query, key = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, TP)
     q, _, _ = token_rows(qkv, sample, head, query, 0, T, H, D, DP)
@@ -49,13 +46,12 @@ def attend(
     tl.store(lse + (sample * H + head) * T + query, most + tl.log(total), mask=query < T)
 
 
-@kernel
+@triton.jit
 def query_gradient(
     qkv, lse, output_gradient, gradient, share, T,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dq of BLOCK queries, and `share` = sum over keys of w dL/dw, which dL/dk needs."""
-    follow()
     sample, head = tl.program_id(0), tl.program_id(1)
     query, key = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, TP)
     q, at, exists = token_rows(qkv, sample, head, query, 0, T, H, D, DP)
@@ -74,13 +70,12 @@ def query_gradient(
     tl.store(share + row, shared, mask=query < T)
 
 
-@kernel
+@triton.jit
 def key_value_gradient(
     qkv, lse, output_gradient, gradient, share, T,
     H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dk and dL/dv of BLOCK keys; scores stand with keys in rows here."""
-    follow()
     sample, head = tl.program_id(0), tl.program_id(1)
     key, query = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, TP)
     q, _, _ = token_rows(qkv, sample, head, query, 0, T, H, D, DP)

@@ -7,7 +7,6 @@ program has WIDTH channels and all rows, BLOCK at a time, so that no sum is spre
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import gelu_terms
 
 
@@ -18,13 +17,12 @@ def tile_of(start, rows, channel, C: tl.constexpr, BLOCK: tl.constexpr):
     return row[:, None] * C + channel[None, :], (row < rows)[:, None] & (channel < C)[None, :]
 
 
-@kernel
+@triton.jit
 def norm_gelu(
     x, scale, shift, out, moments, running_mean, running_variance, tracked, rows, eps, momentum,
     C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute y, `moments` (2, C) with mean and deviation, and the running moments; `tracked` counts the calls."""
-    follow()
     channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     valid = channel < C
     total = tl.zeros([BLOCK, WIDTH], tl.float32)
@@ -57,13 +55,12 @@ def norm_gelu(
         tl.store(tracked, tl.load(tracked) + 1)
 
 
-@kernel
+@triton.jit
 def norm_gelu_gradient(
     x, scale, shift, moments, output_gradient, gradient, parameter_gradients, rows,
     C: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dx, and `parameter_gradients` (2, C) with dL/dscale and dL/dshift."""
-    follow()
     channel = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     valid = channel < C
     mean = tl.load(moments + channel, mask=valid, other=0.0)[None, :]

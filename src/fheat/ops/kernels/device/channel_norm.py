@@ -6,17 +6,15 @@ Moments are (samples, SPLITS, 2, C): the mean and the sum of squared deviations 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import norm_backward, read_row, tile_at
 
 
-@kernel
+@triton.jit
 def find_channel_moments(
     y, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of y, by Welford's rule in each row of the tile and by Chan's for all rows at the end."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     count = tl.zeros([BLOCK, 1], tl.float32)
@@ -54,7 +52,7 @@ def read_channel_moments(
     return mean, 1.0 / tl.sqrt(variance + eps)
 
 
-@kernel
+@triton.jit
 def channel_norm_gradient(
     output_gradient, y, moments, scale, partial, width, at, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -63,7 +61,6 @@ def channel_norm_gradient(
 
     The rows of `partial` hold each program's share of the gradients of scale and shift, (C) and (C), from `at` on.
     """
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)

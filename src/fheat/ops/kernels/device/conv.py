@@ -13,7 +13,6 @@ and a column has the three bits of its own tap: an element exists where the voxe
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import product
 
 CHUNK = tl.constexpr(32)
@@ -75,14 +74,13 @@ def store_tile(out, place, value, rows, N: tl.constexpr, NP: tl.constexpr):
     tl.store(out + place[:, None] * N + channel[None, :], value, mask=rows[:, None] & (channel < N)[None, :])
 
 
-@kernel
+@triton.jit
 def convolve(
     x, weight, out, X, Y, Z,
     C: tl.constexpr, N: tl.constexpr, NP: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = convolution of x, C to N channels; with FLIP its transpose of stride 1, `weight` (C, N, 27)."""
-    follow()
     tile, sample = tl.program_id(0), tl.program_id(1)
     voxels = ((X + S - 1) // S) * ((Y + S - 1) // S) * ((Z + S - 1) // S)
     voxel = tile * BLOCK + tl.arange(0, BLOCK)
@@ -108,7 +106,7 @@ def ends_within(at, odd, length):
     return (at + odd < length).to(tl.int32) + 2
 
 
-@kernel
+@triton.jit
 def convolve_back(
     output_gradient, weight, out, X, Y, Z,
     C: tl.constexpr, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr,
@@ -119,7 +117,6 @@ def convolve_back(
     tap 1 connects an even voxel with output a, and taps 0 and 2 connect an odd voxel with outputs a + 1 and a. Columns
     are those taps only: t * C + channel, where t has one bit for each odd axis.
     """
-    follow()
     program, sample = tl.program_id(0), tl.program_id(1)
     pi, pj, pk = program // 4 % 2, program // 2 % 2, program % 2
     ox, oy, oz = (X + 1) // 2, (Y + 1) // 2, (Z + 1) // 2
@@ -145,13 +142,12 @@ def convolve_back(
     store_tile(out, ((sample * X + 2 * i + pi) * Y + 2 * j + pj) * Z + 2 * k + pk, total, rows, N, NP)
 
 
-@kernel
+@triton.jit
 def convolve_weights(
     output_gradient, x, partial, X, Y, Z, span,
     C: tl.constexpr, N: tl.constexpr, NP: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute the weight gradient (N, C, 27) from `span` successive output voxels, CHUNK columns per program."""
-    follow()
     chunk, sample, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     voxels = ((X + S - 1) // S) * ((Y + S - 1) // S) * ((Z + S - 1) // S)
     tap, channel, valid, offset, need = columns(chunk * CHUNK, Y, Z, C)

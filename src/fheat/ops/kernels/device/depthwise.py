@@ -1,12 +1,12 @@
 """Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights."""
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
-@kernel
+@triton.jit
 def convolve(
     x, table, add, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
@@ -17,7 +17,6 @@ def convolve(
     `add` is a bias (C) with BIAS, else a residual of the shape of x. FLIP computes the transposed convolution, which
     maps output gradients to input gradients. Each program computes one tile. `x` (samples, X Y Z, C), `table` (27, C).
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     voxels = X * Y * Z
     channel = tl.arange(0, CP)
@@ -44,59 +43,115 @@ def convolve(
     tl.store(out + place, total, mask=keep)
 
 
-@kernel
+@triton.jit
+def run_at(column, X, Y, Z, RUN: tl.constexpr):
+    """Return sample * X + i, i, j and the first k of a run of RUN voxels along Z, which RUN divides."""
+    runs = Z // RUN
+    row = column // runs
+    return row // Y, row // Y % X, row % Y, column % runs * RUN
+
+
+@triton.jit
+def read_run(there, beside, k, Z, C: tl.constexpr, RUN: tl.constexpr):
+    """Return the RUN + 2 tiles of a run and of its two neighbours along Z, zeros outside the grid."""
+    values = ()
+    for step in tl.static_range(RUN + 2):
+        near = beside
+        if step == 0:
+            near = beside & (k > 0)
+        if step == RUN + 1:
+            near = beside & (k + RUN < Z)
+        values += (tl.load(there + (step - 1) * C, mask=near, other=0.0),)
+    return values
+
+
+@triton.jit
 def convolve_runs(
     x, table, add, out, X, Y, Z, items,
     C: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute out = depthwise(x) + add as `convolve` does, for C that is a multiple of four, without padded channels.
 
-    An item is RUN successive voxels of a line along the last axis by four channels, and the work of one thread, which
-    reads each line of taps once, RUN + 2 voxels, where `convolve` reads 3 RUN. `items` is their number in the batch;
+    An item is RUN successive voxels of a line along Z, which RUN divides, by four channels, and the work of one thread.
+    It reads each line of taps once, RUN + 2 voxels, where `convolve` reads 3 RUN. `items` is their number in the batch;
     channels come first among them, so that successive threads read successive memory. Each program computes BLOCK.
     """
-    follow()
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     quads: tl.constexpr = C // 4
-    runs = (Z + RUN - 1) // RUN
-    column = item // quads
-    row = column // runs
-    k, j, i = column % runs * RUN, row % Y, row // Y % X
+    plane, i, j, k = run_at(item // quads, X, Y, Z, RUN)
     channel = (item % quads * 4)[:, None] + tl.arange(0, 4)[None, :]
-    place = ((row * Z + k) * C)[:, None] + channel
+    place = (((plane * Y + j) * Z + k) * C)[:, None] + channel
     exists = item < items
-    start = tl.zeros([BLOCK, 4], tl.float32)
     totals = ()
     for _ in tl.static_range(RUN):
-        totals += (start,)
+        totals += (tl.zeros([BLOCK, 4], tl.float32),)
     for line in tl.static_range(9):
         di = line // 3 - 1
         dj = line % 3 - 1
         beside = exists & (i + di >= 0) & (i + di < X) & (j + dj >= 0) & (j + dj < Y)
-        there = x + place + (di * Y + dj) * Z * C
-        values = ()
-        for step in tl.static_range(RUN + 2):
-            near = beside & (k + step > 0) & (k + step <= Z)
-            values += (tl.load(there + (step - 1) * C, mask=near[:, None], other=0.0),)
+        values = read_run(x + place + (di * Y + dj) * Z * C, beside[:, None], k[:, None], Z, C, RUN)
         for tap in tl.static_range(3):
             weight = tl.load(table + (26 - line * 3 - tap if FLIP else line * 3 + tap) * C + channel)
             sums = ()
             for step in tl.static_range(RUN):
                 sums += (totals[step] + values[step + tap] * weight,)
             totals = sums
-    if BIAS:
-        start = tl.load(add + channel)
     for step in tl.static_range(RUN):
-        keep = (exists & (k + step < Z))[:, None]
-        total = totals[step]
         if BIAS:
-            total += start
+            total = totals[step] + tl.load(add + channel)
         else:
-            total += tl.load(add + place + step * C, mask=keep, other=0.0)
-        tl.store(out + place + step * C, total, mask=keep)
+            total = totals[step] + tl.load(add + place + step * C, mask=exists[:, None], other=0.0)
+        tl.store(out + place + step * C, total, mask=exists[:, None])
 
 
-@kernel
+@triton.jit
+def convolve_weights_runs(
+    output_gradient, x, partial, width, at, X, Y, Z, columns, span,
+    C: tl.constexpr, RUN: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store the gradients of the weights (C, 27) and of the bias (C) in rows of `partial` from `at` on.
+
+    A column is a run of RUN voxels along Z, which RUN divides, and `columns` is their number in the batch. A program
+    works through `span` of them, BLOCK at a time, for CHUNK channels and the nine taps of one plane, and has a row of
+    `partial`. The grid of programs is (rows, chunks of channels, 3).
+    """
+    part, chunk, side = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    channel = chunk * CHUNK + tl.arange(0, CHUNK)
+    valid = (channel < C)[None, :]
+    totals = ()
+    for _ in tl.static_range(10):
+        totals += (tl.zeros([BLOCK, CHUNK], tl.float32),)
+    for start in range(part * span, part * span + span, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        plane, i, j, k = run_at(column, X, Y, Z, RUN)
+        exists = column < columns
+        place = (((plane * Y + j) * Z + k) * C)[:, None] + channel[None, :]
+        inside = exists & (i + side > 0) & (i + side <= X)
+        gradients, bias = (), totals[9]
+        for step in tl.static_range(RUN):
+            gradient = tl.load(output_gradient + place + step * C, mask=exists[:, None] & valid, other=0.0)
+            gradients += (gradient,)
+            bias += gradient
+        sums = ()
+        for dj in tl.static_range(3):
+            beside = (inside & (j + dj > 0) & (j + dj <= Y))[:, None] & valid
+            there = x + place + ((side - 1) * Y + dj - 1) * Z * C
+            values = read_run(there, beside, k[:, None], Z, C, RUN)
+            for tap in tl.static_range(3):
+                total = totals[dj * 3 + tap]
+                for step in tl.static_range(RUN):
+                    total += gradients[step] * values[step + tap]
+                sums += (total,)
+        sums += (bias,)
+        totals = sums
+    row = partial + part * width + at
+    for tap in tl.static_range(9):
+        tl.store(row + channel * 27 + side * 9 + tap, tl.sum(totals[tap], axis=0), mask=channel < C)
+    if side == 0:
+        tl.store(row + 27 * C + channel, tl.sum(totals[9], axis=0), mask=channel < C)
+
+
+@triton.jit
 def convolve_weights(
     output_gradient, x, partial, width, at, X, Y, Z, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -105,7 +160,6 @@ def convolve_weights(
 
     Each program computes the three taps along the last axis, so axis 2 of the grid of programs has length nine.
     """
-    follow()
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     di, dj = line // 3 - 1, line % 3 - 1
     voxels = X * Y * Z

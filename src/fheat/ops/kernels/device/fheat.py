@@ -1,8 +1,8 @@
 """Kernels of FHEAT around its gate: the projection before T, the gated output behind it, and their gradients."""
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import (
     add_moments,
     norm_backward,
@@ -16,13 +16,12 @@ from fheat.ops.kernels.device.tiles import (
 )
 
 
-@kernel
+@triton.jit
 def project_forward(
     x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute [v, g] = W x + bias and the moments of v."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -43,13 +42,12 @@ def project_forward(
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
-@kernel
+@triton.jit
 def gated_forward(
     t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W (silu(g) norm(t)) + bias and the moments of out."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -70,7 +68,7 @@ def gated_forward(
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
-@kernel
+@triton.jit
 def gated_backward(
     output_gradient, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_gradient,
     gate_gradient, sums, partial, width, voxels, span, eps,
@@ -80,7 +78,6 @@ def gated_backward(
 
     Each row of `partial` begins with the gradients of W, bias, scale and shift.
     """
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -127,13 +124,12 @@ def gated_backward(
     tl.store(row + 2 * C + channel, shift_gradient, mask=valid)
 
 
-@kernel
+@triton.jit
 def project_backward(
     value_gradient, gate_gradient, x, weight, out, partial, width, at, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dx from dL/dv and dL/dg, and store the gradients of W and bias in rows of `partial` from `at` on."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C

@@ -7,7 +7,6 @@ them fits. CP is C padded.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import product, sigmoid
 
 
@@ -33,13 +32,12 @@ def hidden_weights(
     return first, second, third
 
 
-@kernel
+@triton.jit
 def gated_mix(
     x, value, gating, recover, out, rows,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK rows of the output."""
-    follow()
     row, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CP)
     tile, place, keep = rows_at(x, row, rows, channel, C)
     total = tile
@@ -59,13 +57,12 @@ def hidden_gradients(tile, arriving, first, second, third, DOT: tl.constexpr):
     return a * gate, inner * gate, inner * a * gate * (1.0 - gate)
 
 
-@kernel
+@triton.jit
 def gated_mix_back(
     x, value, gating, recover, output_gradient, gradient, rows,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dx of BLOCK rows."""
-    follow()
     row, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CP)
     tile, place, keep = rows_at(x, row, rows, channel, C)
     arriving, _, _ = rows_at(output_gradient, row, rows, channel, C)
@@ -78,7 +75,7 @@ def gated_mix_back(
     tl.store(gradient + place, total, mask=keep)
 
 
-@kernel
+@triton.jit
 def gated_mix_weights(
     x, value, gating, recover, output_gradient, partial, rows, span,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr,
@@ -87,7 +84,6 @@ def gated_mix_weights(
 
     A program has `span` rows and WIDTH hidden channels: the grid of programs is (parts, hidden channels / WIDTH).
     """
-    follow()
     part, channel = tl.program_id(0), tl.arange(0, CP)
     hidden = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     first, second, third = hidden_weights(value, gating, recover, hidden, channel, H, C)

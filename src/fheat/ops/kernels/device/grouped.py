@@ -7,7 +7,6 @@ program waits for memory most of the time: the taps of a plane are unrolled, so 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import gelu_terms, read_row, tile_at
 
 
@@ -27,7 +26,7 @@ def near_tile(
     return tl.load(x + place, mask=near[:, None] & valid[None, :], other=0.0).to(tl.float32)
 
 
-@kernel
+@triton.jit
 def grouped(
     x, table, out, active, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, SIDE: tl.constexpr,
@@ -37,7 +36,6 @@ def grouped(
 
     Each program computes one tile. `x` (samples, X Y Z, C / SHARE), `table` (SIDE^3, C), `out` (samples, X Y Z, C).
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -55,7 +53,7 @@ def grouped(
         tl.store(active + place, total * above, mask=keep)
 
 
-@kernel
+@triton.jit
 def grouped_back(
     output_gradient, table, out, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, SIDE: tl.constexpr,
@@ -65,7 +63,6 @@ def grouped_back(
     c = SHARE i + s, with s from 0 to SHARE - 1.
     Here C counts the channels of the input. `output_gradient` (samples, X Y Z, SHARE C), `table` (SIDE^3, SHARE C).
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -84,7 +81,7 @@ def grouped_back(
     tl.store(out + place, total, mask=keep)
 
 
-@kernel
+@triton.jit
 def grouped_weights(
     output_gradient, x, partial, X, Y, Z,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, SIDE: tl.constexpr,
@@ -93,7 +90,6 @@ def grouped_weights(
 
     Each program computes one tap of one sample: the grid of programs is (samples, SIDE^3).
     """
-    follow()
     sample, tap = tl.program_id(0), tl.program_id(1)
     plane, line = tap // (SIDE * SIDE), tap % (SIDE * SIDE)
     voxels = X * Y * Z

@@ -5,15 +5,13 @@ Masks, roots and parents are (samples, X Y Z). A voxel's number is 1 + its index
 outside the mask.
 """
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 
-
-@kernel
+@triton.jit
 def begin(mask, roots, parents, voxels, BLOCK: tl.constexpr):
     """Make every voxel of the mask a tree of its own."""
-    follow()
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     rows = voxel < voxels
@@ -23,10 +21,9 @@ def begin(mask, roots, parents, voxels, BLOCK: tl.constexpr):
     tl.store(parents + sample * voxels + voxel, number, mask=rows)
 
 
-@kernel
+@triton.jit
 def hook(roots, parents, X, Y, Z, BLOCK: tl.constexpr):
     """Give the root of every voxel the largest root among its 26 neighbours as its parent, where that is larger."""
-    follow()
     sample = tl.program_id(0)
     voxels = X * Y * Z
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -43,10 +40,9 @@ def hook(roots, parents, X, Y, Z, BLOCK: tl.constexpr):
     tl.atomic_max(parents + sample * voxels + own - 1, best, mask=best > own, sem="relaxed")
 
 
-@kernel
+@triton.jit
 def climb(roots, parents, voxels, HOPS: tl.constexpr, BLOCK: tl.constexpr):
     """Replace the root of every voxel by the ancestor that lies up to HOPS parents above it."""
-    follow()
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     place = roots + sample * voxels + voxel
@@ -56,22 +52,20 @@ def climb(roots, parents, voxels, HOPS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(place, own, mask=own > 0)
 
 
-@kernel
+@triton.jit
 def reset(parents, voxels, BLOCK: tl.constexpr):
     """Make every voxel its own parent again."""
-    follow()
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tl.store(parents + sample * voxels + voxel, voxel + 1, mask=voxel < voxels)
 
 
-@kernel
+@triton.jit
 def count(roots, sizes, voxels, BLOCK: tl.constexpr):
     """Add the number of voxels of every root to `sizes`.
 
     The largest root of a tile, nearly always its most frequent one, is added with a single atomic operation.
     """
-    follow()
     sample = tl.program_id(0)
     voxel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     own = tl.load(roots + sample * voxels + voxel, mask=voxel < voxels, other=0)

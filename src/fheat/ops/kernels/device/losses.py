@@ -7,8 +7,6 @@ two from K. Each program stores its own sums, and the host adds them in a fixed 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def logits_at(voxel, sample, voxels, kind, K: tl.constexpr, LAST: tl.constexpr):
@@ -57,14 +55,13 @@ def store_sums(partial, sums, kind, own, first, K: tl.constexpr, R: tl.constexpr
     tl.store(partial + own[:, None] * (4 * K + 1) + first + kind[None, :], sums, mask=real)
 
 
-@kernel
+@triton.jit
 def sum_voxels(
     logits, target, region, partial, voxels, span,
     K: tl.constexpr, KP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store each program's sums, (samples, programs, R, 4 K + 1): entropy, overlap, mass, squares, voxels."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     kind, own = tl.arange(0, KP), tl.arange(0, RP)
     entropy = tl.zeros([RP, BLOCK], tl.float32)
@@ -96,7 +93,7 @@ def sum_voxels(
     store_sums(partial, tl.sum(count, axis=2), kind, own, 1 + 3 * K, K, R)
 
 
-@kernel
+@triton.jit
 def sums_gradient(
     output_gradients, logits, target, region, out, voxels, span,
     K: tl.constexpr, KP: tl.constexpr, R: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
@@ -107,7 +104,6 @@ def sums_gradient(
 
     `output_gradients` is (samples, R, 3 K + 1); each voxel uses those of its region, and is 0 outside all regions.
     """
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     kind = tl.arange(0, KP)
     for start in range(part * span, part * span + span, BLOCK):
@@ -136,13 +132,12 @@ def first_largest(values, kind, KP: tl.constexpr):
     return tl.min(tl.where(largest, kind[:, None], KP), axis=0)
 
 
-@kernel
+@triton.jit
 def read_blocks(
     logits, threshold, label, accepted, inside, foreground, confidence, X, Y, Z,
     K: tl.constexpr, KP: tl.constexpr, SIDE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Read the pseudo-labels of one block of SIDE^3 voxels from logits, see `fheat.ops.kernels.losses.read_weak`."""
-    follow()
     sample, block = tl.program_id(0), tl.program_id(1)
     kind = tl.arange(0, KP)
     i = block // ((Y // SIDE) * (Z // SIDE)) * SIDE

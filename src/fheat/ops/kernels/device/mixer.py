@@ -7,7 +7,6 @@ denominator (GROUPS x 4), in this order; the columns behind them belong to other
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import (
     add_moments,
     norm_backward,
@@ -21,7 +20,7 @@ from fheat.ops.kernels.device.tiles import (
 )
 
 
-@kernel
+@triton.jit
 def mixer_forward(
     x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2, bias2, out, out_moments,
     voxels, span, eps,
@@ -29,7 +28,6 @@ def mixer_forward(
     DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W2 F(W1 norm(x) + b1) + b2 and the moments of out; F is the rational function."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -85,7 +83,7 @@ def store_rational(row, numerator, denominator, group, GROUPS: tl.constexpr):
         tl.store(row + 6 + 4 * one + power, tl.sum(mine, axis=1), mask=power < 4)
 
 
-@kernel
+@triton.jit
 def mixer_backward(
     output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
     weight2, out, sums, partial, width, voxels, span, eps,
@@ -93,7 +91,6 @@ def mixer_backward(
     DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = dL/dnorm(x) and the gradients of parameters from dL/dnorm(y), where y is the mixer's output."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C

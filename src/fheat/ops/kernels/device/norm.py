@@ -1,8 +1,8 @@
 """Kernels of the one-group norm: moments, normalisation with a residual, and the two passes of its gradient."""
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import (
     add_moments,
     norm_backward,
@@ -14,13 +14,12 @@ from fheat.ops.kernels.device.tiles import (
 )
 
 
-@kernel
+@triton.jit
 def residual_norm(
     x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Compute out = norm(y); with ADD compute out = x + norm(y) and the moments of out."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -38,13 +37,12 @@ def residual_norm(
         store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
-@kernel
+@triton.jit
 def find_moments(
     x, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of x."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     count, centre, squares = 0.0, 0.0, 0.0
@@ -55,13 +53,12 @@ def find_moments(
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
-@kernel
+@triton.jit
 def norm_sums(
     output_gradient, y, moments, scale, sums, partial, width, at, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the sums that dL/dy needs from dL/dnorm(y), and the gradients of scale and shift from `at` on."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -81,13 +78,12 @@ def norm_sums(
     tl.store(partial + program * width + at + C + channel, shift_gradient, mask=valid)
 
 
-@kernel
+@triton.jit
 def norm_gradient(
     residual, output_gradient, y, moments, sums, scale, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Compute out = dL/dy from dL/dnorm(y); with ADD, plus `residual`."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)

@@ -4,13 +4,13 @@ A tap t of 0, 1 or 2 along an axis joins the coarse voxel i and the fine voxel 2
 The coarse tensor is (samples, X, Y, Z, C), the fine one (samples, FX, FY, FZ, C), tables are (27, C).
 """
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
-@kernel
+@triton.jit
 def halve(
     fine, table, add, out, X, Y, Z, FX, FY, FZ,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, LINES: tl.constexpr,
@@ -19,7 +19,6 @@ def halve(
 
     LINES of the nine lines of three taps are read at once.
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     voxel, rows, keep, place = tile_at(part * BLOCK, sample, X * Y * Z, channel, C, BLOCK)
@@ -40,7 +39,7 @@ def halve(
     tl.store(out + place, total, mask=keep)
 
 
-@kernel
+@triton.jit
 def double(
     coarse, table, add, out, X, Y, Z, FX, FY, FZ,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr,
@@ -50,7 +49,6 @@ def double(
     A program reads the eight coarse voxels from each of its own on once, and writes the eight fine voxels from 2 i on.
     Along an axis, 2 i comes from i by tap 1, and 2 i + 1 from i by tap 2 and from i + 1 by tap 0.
     """
-    follow()
     part, sample = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = (channel < C)[None, :]
@@ -80,7 +78,7 @@ def double(
         tl.store(out + there, total, mask=(rows & (fi < FX) & (fj < FY) & (fk < FZ))[:, None] & valid)
 
 
-@kernel
+@triton.jit
 def halve_weights(
     coarse, fine, partial, X, Y, Z, FX, FY, FZ, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, FINE: tl.constexpr,
@@ -90,7 +88,6 @@ def halve_weights(
     The bias was added to the fine tensor with FINE, else to the coarse one. Each program computes the three taps along
     the last axis, so axis 2 of the grid of programs has length nine. The taps 1 and 2 meet every fine voxel once.
     """
-    follow()
     sample, part, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     ti, tj = line // 3, line % 3
     channel = tl.arange(0, CP)

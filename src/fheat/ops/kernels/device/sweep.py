@@ -8,8 +8,6 @@ voxel where `depthwise` has 27. Tensors are (samples, X, Y, Z, C).
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def column_at(column, chunk, Y, Z, C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
@@ -28,7 +26,7 @@ def read_near(plane, j, k, dj, dk, keep, place, Y, Z, C: tl.constexpr):
     return tl.load(plane + place + (dj * Z + dk) * C, mask=near, other=0.0)
 
 
-@kernel(do_not_specialize=["X", "Y", "Z", "run"])
+@triton.jit(do_not_specialize=["X", "Y", "Z", "run"])
 def sweep(
     x, table, add, out, X, Y, Z, run,
     C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, FLIP: tl.constexpr,
@@ -39,7 +37,6 @@ def sweep(
     Three tiles wait for their planes: `behind`, `middle` and `ahead` are the outputs of the planes before, at and after
     the one that is read. The grid of programs is (columns and channels, runs, samples).
     """
-    follow()
     chunks: tl.constexpr = (C + BLOCK - 1) // BLOCK
     part, first, sample = tl.program_id(0), tl.program_id(1) * run, tl.program_id(2)
     j, k, channel, place = column_at(part // chunks, part % chunks, Y, Z, C, HIGH, WIDE, BLOCK)
@@ -71,7 +68,7 @@ def sweep(
         middle = ahead
 
 
-@kernel(do_not_specialize=["X", "Y", "Z", "run"])
+@triton.jit(do_not_specialize=["X", "Y", "Z", "run"])
 def sweep_weights(
     output_gradient, x, partial, X, Y, Z, run,
     C: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -81,7 +78,6 @@ def sweep_weights(
     A program owns `run` planes of x and keeps the gradients of three planes: each tile of x meets all three of them.
     Sums over the rows of a tile stay within a thread, because HIGH is the axis that Triton gives to one thread.
     """
-    follow()
     chunks: tl.constexpr = (C + BLOCK - 1) // BLOCK
     part, first, sample = tl.program_id(0), tl.program_id(1) * run, tl.program_id(2)
     j, k, channel, place = column_at(part // chunks, part % chunks, Y, Z, C, HIGH, WIDE, BLOCK)

@@ -9,8 +9,6 @@ bit.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def tile_at(start, sample, voxels, channel, C: tl.constexpr, BLOCK: tl.constexpr):
@@ -123,14 +121,17 @@ def rational_terms(h, numerator, denominator, group, valid):
     return above, below, above_derivative, below_derivative
 
 
-@kernel
-def add_rows(partial, out, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute out[c] = sum over rows r of partial[r, c], BLOCK columns per program, always in the same order."""
-    follow()
+@triton.jit
+def add_rows(partial, out, rows, width, at, few, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute out[c] = sum over rows r of partial[r, c], BLOCK columns per program, always in the same order.
+
+    Columns from `at` on have `few` rows, the others `rows`.
+    """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, ROWS)
+    filled = tl.where(column < at, rows, few)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, rows, ROWS):
-        keep = (start + row < rows)[:, None] & (column < width)[None, :]
+    for start in range(0, tl.max(filled), ROWS):
+        keep = (start + row[:, None] < filled[None, :]) & (column < width)[None, :]
         total += tl.load(partial + (start + row)[:, None] * width + column[None, :], mask=keep, other=0.0)
     tl.store(out + column, tl.sum(total, axis=0), mask=column < width)

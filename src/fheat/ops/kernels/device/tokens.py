@@ -9,8 +9,6 @@ are in float32.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def matrix_tile(values, row, column, rows, columns, width):
@@ -31,13 +29,12 @@ def multiplied(x, weight, out, row, rows, T: tl.constexpr, TP: tl.constexpr, N: 
     tl.store(out + place, product, mask=(row < rows)[:, None] & (column < N)[None, :])
 
 
-@kernel
+@triton.jit
 def token_products(
     x, query, narrow, other, qkv, fine, coarse, rows,
     T: tl.constexpr, TP: tl.constexpr, QP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the three products of BLOCK rows; `query`, `narrow` and `other` are Q, F and G."""
-    follow()
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     multiplied(x, query, qkv, row, rows, T, TP, 3 * T, QP)
     multiplied(x + T, narrow, fine, row, rows, T, TP, H, HP)
@@ -58,7 +55,7 @@ def multiplied_back(
     tl.store(share + weight_place, tl.dot(tl.trans(arriving), value, input_precision="ieee"), mask=weight_keep)
 
 
-@kernel
+@triton.jit
 def token_products_back(
     x, query, narrow, other, qkv, fine, coarse, gradient, partial, rows,
     T: tl.constexpr, TP: tl.constexpr, QP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, BLOCK: tl.constexpr,
@@ -67,7 +64,6 @@ def token_products_back(
 
     Here `qkv`, `fine` and `coarse` are the gradients of these.
     """
-    follow()
     program = tl.program_id(0)
     row = program * BLOCK + tl.arange(0, BLOCK)
     share = partial + program * (3 * T * T + 2 * H * T)

@@ -3,10 +3,8 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 
-
-@kernel
+@triton.jit
 def along_axis(
     x, matrix, kept, flag, out, columns,
     N: tl.constexpr, NP: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr, FLAG: tl.constexpr,
@@ -17,7 +15,6 @@ def along_axis(
     elements are neighbours. With FLAG the result is `kept` if the flag is set. Each product is computed as three
     products in TF32, which is as exact as float32.
     """
-    follow()
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)
@@ -28,7 +25,7 @@ def along_axis(
     tl.store(out + place, result, mask=keep)
 
 
-@kernel
+@triton.jit
 def along_axis_and_back(
     x, matrix, inverse, factor, spectrum, out, columns,
     N: tl.constexpr, NP: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, KEEP: tl.constexpr,
@@ -37,7 +34,6 @@ def along_axis_and_back(
 
     `x` is (samples, N, INNER // C, C), `factor` is (N, INNER // C). The spectrum is stored only with KEEP.
     """
-    follow()
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)

@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 
 from fheat.ops.kernels.device.channel_norm import read_channel_moments
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import gelu_terms, product, read_row, tile_at
 
 
@@ -23,14 +22,13 @@ def read_matrix(values, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, 
         return tl.load(values + row[:, None] * WIDTH + column[None, :], mask=keep, other=0.0)
 
 
-@kernel
+@triton.jit
 def widen_forward(
     y, moments, scale, shift, weight1, bias1, weight2, bias2, residual, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
     BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = residual + W2 GELU(W1 norm(y) + b1) + b2."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel, hidden, after = tl.arange(0, CP), tl.arange(0, HP), tl.arange(0, NP)
     mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
@@ -51,14 +49,13 @@ def widen_forward(
         tl.store(out + place_out, value, mask=keep_out)
 
 
-@kernel
+@triton.jit
 def widen_backward(
     output_gradient, y, moments, scale, shift, weight1, bias1, weight2, out, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
     BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = dL/dnorm(y) and the gradients of all parameters; the hidden layer is computed again."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel, hidden, after = tl.arange(0, CP), tl.arange(0, HP), tl.arange(0, NP)
     mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
