@@ -393,3 +393,23 @@ def test_options_and_files_win_over_a_preset(tmp_path):
     assert (settings.optimiser.clip, settings.validation.every) == (None, 70)
     _, settings = _settings([*words, "--optimiser.clip", "3", "--validate-every", "9"])
     assert (settings.optimiser.clip, settings.validation.every) == (3.0, 9)
+
+
+def test_a_network_brings_its_learning_rate_where_none_is_given(tmp_path):
+    (tmp_path / "own.toml").write_text("[network]\nname = 'light_unetr'\n[optimiser]\nweight_decay = 0.5\n")
+    (tmp_path / "rate.toml").write_text("[network]\nname = 'light_unetr'\n[optimiser]\nlearning_rate = 0.01\n")
+    for words, rate in (
+        ([], 0.01),
+        (["--network", "light_unetr"], 0.001),
+        (["--network", "light_unetr_l"], 0.001),
+        (["--network", "light_unetr", "--learning-rate", "0.01"], 0.01),
+        (["--config", str(tmp_path / "own.toml")], 0.001),
+        (["--config", str(tmp_path / "rate.toml")], 0.01),
+        (["--config", str(tmp_path / "own.toml"), "--network", "segformer3d"], 0.01),
+    ):
+        _, settings = _settings(["scans", *words])
+        assert settings.optimiser.learning_rate == rate, words
+        again = make_settings(settings.model_dump())
+        assert again == settings
+    with pytest.raises(BadInput, match=r"network.name: 'light' is unknown"):
+        make_settings({"data": "scans", "network": "light"})

@@ -1,5 +1,7 @@
 """Depthwise convolutions in Triton's interpreter, by sweeps, tiles and runs, outputs poisoned: against float64."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,12 @@ IN_RUNS = [(1, 4, (1, 1, 1)), (2, 12, (3, 2, 7)), (1, 60, (2, 3, 6)), (2, 24, (3
 pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
 
 
-@pytest.fixture(params=[1, 64], ids=["sweep", "tiles"])
+@pytest.fixture(params=[(1, 0), (1, 2**22), (64, 2**22)], ids=["sweep", "long runs", "short runs"])
 def _programs(request, monkeypatch):
-    """Where few programs suffice every grid is swept, where many are needed none is."""
-    monkeypatch.setattr(launch, "PROGRAMS", request.param)
+    """Where few programs suffice every grid that does not fit the cache is swept; what is not in fours has tiles."""
+    programs, cache = request.param
+    monkeypatch.setattr(launch, "PROGRAMS", programs)
+    monkeypatch.setattr(launch, "_MOST_IN_RUNS", cache)
 
 
 def error(found, expected):
@@ -64,8 +68,11 @@ def test_the_convolution_with_a_residual():
 @pytest.mark.parametrize("channels", [24, 32, 60, 96])
 @pytest.mark.parametrize("sizes", [(112, 112, 80), (56, 56, 40), (28, 28, 20), (33, 27, 19)])
 def test_programs_cover_the_grid(channels, sizes):
-    for plan in (launch.sweep(6, sizes, channels), launch.sweep_for_sums(6, sizes, channels)):
-        assert plan is not None
+    plans = launch.sweep(6, sizes, channels), launch.sweep_for_sums(6, sizes, channels)
+    in_cache = 6 * math.prod(sizes) * channels <= 2**22
+    assert plans[0] is not None
+    assert (plans[1] is None) == in_cache
+    for plan in plans[: 1 if in_cache else 2]:
         across = -(-sizes[1] // plan.shape["HIGH"]) * -(-sizes[2] // plan.shape["WIDE"])
         assert plan.grid[0] == across * -(-channels // plan.shape["BLOCK"])
         assert plan.grid[1] * plan.run >= sizes[0]

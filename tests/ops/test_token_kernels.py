@@ -115,7 +115,7 @@ def test_the_gated_mixer_with_its_residual(channels, grid):
     exact, weights, found = copy.deepcopy(module).double(), torch.randn(x.shape), []
     for one, mode, values in ((module, "always", x), (exact, "never", x.double())):
         values = values.requires_grad_()
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             out = one.added_to(values)
         (out * weights).sum().backward()
         found.append([out, values.grad, *(p.grad for p in one.parameters())])
@@ -126,7 +126,7 @@ def test_the_gated_mixer_rounds_operands_under_autocast_only():
     """In fp16: the interpreter multiplies the bit patterns of bf16."""
     module, x = GatedMixer(12), torch.randn(1, 12, 3, 3, 3)
     expected = x + module(x)
-    with kernels.use("always", trial=True), torch.autocast("cpu", torch.float16):
+    with kernels.use("always"), torch.autocast("cpu", torch.float16):
         found = module.added_to(x)
     assert found.dtype == torch.float32
     assert 1e-6 < error(found, expected) < 1e-3
@@ -136,7 +136,7 @@ def test_a_hook_on_a_mixer_is_called():
     stage, called = LightAttentionStage(12, 1, 1, 1), []
     stage.blocks[0].mixers[0].register_forward_hook(lambda *_: called.append("mixer"))
     stage.blocks[0].mixers[1].gating.register_forward_hook(lambda *_: called.append("gating"))
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         stage(torch.randn(1, 12, 2, 2, 2))
     assert called == ["mixer", "gating"]
 

@@ -26,7 +26,7 @@ IDS = ["block", "two samples", "wide", "down", "up"]
 
 
 @pytest.fixture(autouse=True)
-def _few_programs(poisoned, on_trial, monkeypatch):
+def _few_programs(poisoned, monkeypatch):
     """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 2)
 

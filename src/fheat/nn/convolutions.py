@@ -113,8 +113,7 @@ class DepthwiseConv3d(nn.Conv3d):
     """Depthwise 3x3x3 convolution with padding 1 and stride 1 or 2, by a fused kernel on a GPU.
 
     Shapes: (N, C, X, Y, Z) -> (N, C, ceil(X / stride), ...). The kernel returns float32 under autocast too, with
-    channels last in memory. With stride 2 it computes every voxel and keeps one of eight, which takes less time than a
-    convolution that libraries run channel by channel; a kernel that computes only those is on trial.
+    channels last in memory.
     """
 
     def __init__(self, channels: int, stride: int = 1, *, bias: bool = True) -> None:
@@ -126,12 +125,10 @@ class DepthwiseConv3d(nn.Conv3d):
             return super().forward(x)
         from fheat.ops.kernels import depthwise, strided  # Triton takes a second to import
 
-        step, halves = self.stride[0], self.stride[0] == 2 and kernels.on_trial()
-        convolve = strided.halved if halves else depthwise.depthwise
+        convolve = depthwise.depthwise if self.stride[0] == 1 else strided.halved
         with kernels.on_device(x):
             channels_last = x.float().movedim(1, -1).contiguous()
-            y = convolve(channels_last, self.weight, self.bias).movedim(-1, 1)
-        return y if halves or step == 1 else y[:, :, ::step, ::step, ::step]
+            return convolve(channels_last, self.weight, self.bias).movedim(-1, 1)
 
 
 class DoublingDepthwise3d(nn.ConvTranspose3d):
@@ -147,14 +144,11 @@ class DoublingDepthwise3d(nn.ConvTranspose3d):
         """Convolve."""
         if x.ndim != 5 or output_size is not None or not kernels.usable(x) or 8 * x.numel() >= 2**31:
             return super().forward(x, output_size)
-        from fheat.ops.kernels import depthwise, strided  # Triton takes a second to import
+        from fheat.ops.kernels.strided import doubled  # Triton takes a second to import
 
         with kernels.on_device(x):
-            if kernels.on_trial():
-                channels_last = x.float().movedim(1, -1).contiguous()
-                return strided.doubled(channels_last, self.weight, self.bias).movedim(-1, 1)
-            channels_last = _spread(x.float()).movedim(1, -1).contiguous()
-            return depthwise.depthwise(channels_last, self.weight.flip(2, 3, 4), self.bias).movedim(-1, 1)
+            channels_last = x.float().movedim(1, -1).contiguous()
+            return doubled(channels_last, self.weight, self.bias).movedim(-1, 1)
 
 
 class DoublingPointwise3d(nn.ConvTranspose3d):

@@ -84,7 +84,7 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
             gradient, x, partial, width, at, *sizes, running.columns, running.span, **running.shape
         )
         return add_rows(partial, at, filled)
-    sweeping = sweep_for_sums(samples, sizes, channels) if kernels.on_trial() else None
+    sweeping = sweep_for_sums(samples, sizes, channels)
     if sweeping is None:
         partial = partials(plan, 28 * channels, x) if partial is None else partial
         width = partial.shape[1]
@@ -105,14 +105,14 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
 def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
     samples, *sizes, channels = x.shape
     out = torch.empty_like(x)
-    running = runs(samples, (sizes[0], sizes[1], sizes[2]), channels) if kernels.on_trial() else None
+    running = runs(samples, (sizes[0], sizes[1], sizes[2]), channels)
     if running is not None:
         convolve_runs[running.grid](x, table, add, out, *sizes, running.items, **running.shape, FLIP=back, BIAS=bias)
         return out
-    sweeping = plan_sweep(samples, sizes, channels) if kernels.on_trial() else None
+    sweeping = plan_sweep(samples, sizes, channels)
     if sweeping is None:
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
-        lines = lines_at_once(shape["BLOCK"] * shape["CP"]) if kernels.on_trial() else 9
+        lines = lines_at_once(shape["BLOCK"] * shape["CP"])
         convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias, LINES=lines)
     else:
         sweep.sweep[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)

