@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
@@ -113,24 +114,35 @@ class _FHEATHalf(torch.autograd.Function):
             gradient, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
-        fheat.gated_backward[plan.grid](
+        on_trial = kernels.on_trial()
+        ends = plan.voxels, plan.span
+        constants = (plan.shape_of_gradients if on_trial else shape) | {"SPLITS": splits, "DOT": dot}
+        gated_backward = fheat.gated_gradients if on_trial else fheat.gated_backward
+        gated_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
-            gate_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
+            gate_gradient, sums, partial, width, *ends, eps, **constants,
         )  # fmt: skip
-        norm.norm_gradient[plan.grid](
-            normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=False,
-        )  # fmt: skip
+        folded = on_trial and multiplier is None
+        if not folded:
+            norm.norm_gradient[plan.grid](
+                normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, *ends, eps,
+                **shape, SPLITS=splits, ADD=False,
+            )  # fmt: skip
         multiplier_gradient = None
         if multiplier is not None:
             learned = ctx.needs_input_grad[1]
             value_gradient, behind = transform.filtered(value_gradient, multiplier, closed, keep_spectrum=learned)
             multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
-        fheat.project_backward[plan.grid](
-            value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], plan.voxels,
-            plan.span, **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
-        )  # fmt: skip
+        if on_trial:
+            fheat.project_gradients[plan.grid](
+                normal_gradient if folded else value_gradient, t, moments, sums, w.norm, gate_gradient, local,
+                w.project, local_gradient, partial, width, starts[6], *ends, eps, **constants, NORM=folded,
+            )  # fmt: skip
+        else:
+            fheat.project_backward[plan.grid](
+                value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], *ends,
+                **constants,
+            )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
         total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)
         by_name = dict(zip(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import mixer, norm
 from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
 
@@ -72,10 +73,12 @@ class _MixerHalf(torch.autograd.Function):
             gradient, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
             **shape, SPLITS=splits,
         )  # fmt: skip
-        mixer.mixer_backward[plan.grid](
+        on_trial = kernels.on_trial()
+        backward = mixer.mixer_gradients if on_trial else mixer.mixer_backward
+        backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape_of_gradients, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **(plan.shape_of_gradients if on_trial else shape), SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,
