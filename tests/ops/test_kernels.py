@@ -18,6 +18,7 @@ from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
 from fheat.ops.largest_component import largest_component
+from fheat.ops.rational import Rational
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -102,6 +103,23 @@ def test_a_stage_and_all_its_gradients(shape, delta, mixer, trial):
             assert one.grad == 0
 
 
+@pytest.mark.parametrize("trial", [False, True])
+def test_a_number_of_groups_that_is_no_power_of_two(trial):
+    def build():
+        stage = FHEATStage(8, 1, gate_at(None))
+        for block in (stage.blocks[0].first, stage.blocks[0].second):
+            block.mixer[2] = Rational(8, groups=3)
+        return stage
+
+    stage = shaken(build())
+    exact, x = twin(stage, build), torch.randn(1, 8, 2, 3, 3)
+    with kernels.use("always", trial=trial):
+        stage(x).square().sum().backward()
+    exact(x.double()).square().sum().backward()
+    for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
+        assert error(one.grad, other.grad) < 1e-4, name
+
+
 @pytest.mark.parametrize("grid", [(3, 4, 5), (1, 6, 2), (17, 1, 1), (2, 3, 33), (65, 2, 2)], ids=str)
 def test_the_transform_and_its_inverse(grid):
     from fheat.ops.kernels import transform
@@ -151,17 +169,18 @@ def test_results_repeat_bit_by_bit(trial):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("trial", [False, True])
 @pytest.mark.parametrize(("samples", "channels", "grid"), SHAPES)
-def test_the_norm_and_its_gradients(samples, channels, grid):
+def test_the_norm_and_its_gradients(samples, channels, grid, trial):
     norm = shaken(one_group(channels))
     exact = twin(norm, lambda: nn.GroupNorm(1, channels))
     x = 3 + 2 * torch.randn(samples, channels, *grid)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
-    with kernels.use("always"):
-        found = norm(inputs[0])
-    expected = exact(inputs[1])
     weights = torch.randn_like(x)
-    (found * weights).sum().backward()
+    with kernels.use("always", trial=trial):
+        found = norm(inputs[0])
+        (found * weights).sum().backward()
+    expected = exact(inputs[1])
     (expected * weights).sum().backward()
     assert error(found, expected) < 1e-6
     assert error(inputs[0].grad, inputs[1].grad) < 1e-5
@@ -253,7 +272,7 @@ BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground"
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True}
+NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8}
 OWN = {  # constants of the kernels of one file
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
@@ -307,4 +326,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "53", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "54", ran.stderr[-2000:]

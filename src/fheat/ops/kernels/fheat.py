@@ -13,6 +13,7 @@ from fheat.ops import kernels
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
+from fheat.ops.kernels.norm import sums_for_gradient
 
 
 class FHEATWeights(NamedTuple):
@@ -110,10 +111,7 @@ class _FHEATHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         gradient = gradient.contiguous()
         normal_gradient, gate_gradient, value_gradient, local_gradient = (torch.empty_like(x) for _ in range(4))
-        norm.norm_sums[plan.grid](
-            gradient, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits,
-        )  # fmt: skip
+        sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, starts[4], eps)
         on_trial = kernels.on_trial()
         ends = plan.voxels, plan.span
         constants = (plan.shape_of_gradients if on_trial else shape) | {"SPLITS": splits, "DOT": dot}

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops import kernels
 from fheat.ops.kernels.device import mixer, norm
-from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
+from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, power_of_two, tiling
+from fheat.ops.kernels.norm import sums_for_gradient
 
 
 class MixerWeights(NamedTuple):
@@ -69,16 +70,14 @@ class _MixerHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         gradient = gradient.contiguous()
         normal_gradient, x_gradient = torch.empty_like(x), torch.empty_like(x)
-        norm.norm_sums[plan.grid](
-            gradient, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits,
-        )  # fmt: skip
-        on_trial = kernels.on_trial()
-        backward = mixer.mixer_gradients if on_trial else mixer.mixer_backward
+        sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, width - 2 * c, eps)
+        groups, backward, own = len(w.denominator), mixer.mixer_backward, shape
+        if kernels.on_trial():
+            backward, own = mixer.mixer_gradients, plan.shape_of_gradients | {"GP": power_of_two(groups)}
         backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **(plan.shape_of_gradients if on_trial else shape), SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **own, SPLITS=splits, GROUPS=groups, DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,

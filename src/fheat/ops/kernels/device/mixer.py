@@ -154,12 +154,13 @@ def mixer_gradients(
     output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
     weight2, out, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
-    DOT: tl.constexpr, TILES: tl.constexpr,
+    GP: tl.constexpr, DOT: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Compute what `mixer_backward` does; a program adds up TILES tiles, and their rows once, at the end.
 
     Fourteen tiles of values are kept for this: up h^k for k from 0 to 5, down h^k for k from 1 to 4, and the gradients
-    of b1, b2, scale and shift. Matrices of up to 64 channels are read once; larger ones would fill the registers.
+    of b1, b2, scale and shift. Matrices of up to 64 channels are read once; larger ones would fill the registers. GP is
+    the next power of two from GROUPS.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
@@ -243,10 +244,10 @@ def mixer_gradients(
     store_pair(row, 0, a0, a1)
     store_pair(row, 1, a2, a3)
     store_pair(row, 2, a4, a5)
-    one = tl.arange(0, GROUPS)[:, None]
+    one = tl.arange(0, GP)[:, None]
     mine = one == group[None, :]
     b1, b2 = tl.where(mine, b1[None, :], 0.0), tl.where(mine, b2[None, :], 0.0)
     b3, b4 = tl.where(mine, b3[None, :], 0.0), tl.where(mine, b4[None, :], 0.0)
     b1, b2, b3, b4 = sum_four(b1, b2, b3, b4, 1)
     coefficients = choose_four(four[None, :], b1[:, None], b2[:, None], b3[:, None], b4[:, None])
-    tl.store(row + 6 + one * 4 + four[None, :], coefficients)
+    tl.store(row + 6 + one * 4 + four[None, :], coefficients, mask=one < GROUPS)
