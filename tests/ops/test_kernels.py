@@ -272,7 +272,7 @@ BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground"
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8}
+NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8, "COUNTED": False}
 OWN = {  # constants of the kernels of one file
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},

@@ -71,27 +71,27 @@ class _FHEATHalf(torch.autograd.Function):
         w = FHEATWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        shape, splits = plan.shape, plan.splits
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
         local = depthwise.biased(x, table, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
         fheat.project_forward[plan.grid](
-            local, w.project, w.project_bias, v, g, moments, plan.voxels, plan.span, **shape, SPLITS=splits, DOT=dot
+            local, w.project, w.project_bias, v, g, moments, plan.voxels, plan.span, **constants, DOT=dot
         )  # fmt: skip
         t, spectrum = v, None
         if multiplier is not None:
             t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
             t_moments = pairs(plan, x)
-            norm.find_moments[plan.grid](t, t_moments, plan.voxels, plan.span, **shape, SPLITS=splits)
+            norm.find_moments[plan.grid](t, t_moments, plan.voxels, plan.span, **constants)
             # A closed gate uses the moments of v as if there were no gate: another order of sums changes the last bit.
             moments = t_moments if closed is None else torch.where(closed, moments, t_moments)
         fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, DOT=dot,
+            **constants, DOT=dot,
         )  # fmt: skip
         norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=True,
+            **constants, ADD=True,
         )  # fmt: skip
         ctx.save_for_backward(x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot

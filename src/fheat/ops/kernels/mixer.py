@@ -42,17 +42,17 @@ class _MixerHalf(torch.autograd.Function):
         w = MixerWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        shape, splits = plan.shape, plan.splits
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
         y, after = torch.empty_like(x), torch.empty_like(x)
         y_moments, after_moments = pairs(plan, x), pairs(plan, x)
         mixer.mixer_forward[plan.grid](
             x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator, w.denominator, w.second,
             w.second_bias, y, y_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **constants, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
         norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=True,
+            **constants, ADD=True,
         )  # fmt: skip
         ctx.save_for_backward(x, moments, y, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot

@@ -45,10 +45,9 @@ class _OneGroupNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
         ends = plan.voxels, plan.span
-        norm.find_moments[plan.grid](x, moments, *ends, **plan.shape, SPLITS=plan.splits)
-        norm.residual_norm[plan.grid](
-            x, x, moments, scale, shift, out, out_moments, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
-        )
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
+        norm.find_moments[plan.grid](x, moments, *ends, **constants)
+        norm.residual_norm[plan.grid](x, x, moments, scale, shift, out, out_moments, *ends, eps, **constants, ADD=False)
         ctx.save_for_backward(x, moments, scale)
         ctx.plan, ctx.eps = plan, eps
         return out

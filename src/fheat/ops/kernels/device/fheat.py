@@ -26,6 +26,7 @@ from fheat.ops.kernels.device.tiles import (
 def project_forward(
     x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute [v, g] = W x + bias and the moments of v."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -44,7 +45,7 @@ def project_forward(
         value = product(local, value_weight, DOT) + value_bias
         tl.store(value_out + place, value, mask=keep)
         tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
@@ -52,6 +53,7 @@ def project_forward(
 def gated_forward(
     t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W (silu(g) norm(t)) + bias and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -70,7 +72,7 @@ def gated_forward(
         gate = tl.load(g + place, mask=keep, other=0.0)
         value = product(gate * sigmoid(gate) * (normal * factor + offset), matrix, DOT) + add
         tl.store(out + place, value, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 

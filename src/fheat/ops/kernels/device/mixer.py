@@ -30,7 +30,7 @@ def mixer_forward(
     x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2, bias2, out, out_moments,
     voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
-    DOT: tl.constexpr,
+    DOT: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W2 F(W1 norm(x) + b1) + b2 and the moments of out; F is the rational function."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -52,7 +52,7 @@ def mixer_forward(
         above, below, _, _ = rational_terms(h, numerator, denominator, channel * GROUPS // C, valid)
         value = product(above / (1.0 + tl.abs(below)), second, DOT) + add2
         tl.store(out + place, value, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 

@@ -19,6 +19,7 @@ from fheat.ops.kernels.device.tiles import (
 def residual_norm(
     x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = norm(y); with ADD compute out = x + norm(y) and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -32,7 +33,7 @@ def residual_norm(
         value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
         if ADD:
             value += tl.load(x + place, mask=keep, other=0.0)
-            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
         tl.store(out + place, value, mask=keep)
     if ADD:
         store_pair(out_moments, sample * SPLITS + part, centre, squares)
@@ -41,7 +42,7 @@ def residual_norm(
 @triton.jit
 def find_moments(
     x, moments, voxels, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of x."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -50,7 +51,7 @@ def find_moments(
     for start in range(part * span, part * span + span, BLOCK):
         _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.load(x + place, mask=keep, other=0.0)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
