@@ -18,14 +18,15 @@ from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
 from fheat.ops.largest_component import largest_component
+from fheat.ops.rational import Rational
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
 
-SHAPES = [(1, 8, (3, 4, 5)), (2, 10, (5, 3, 4)), (2, 17, (3, 5, 9))]
-"""Samples, channels and grids. The last one has two programs per sample; the first walks two tiles, the second one and
-a part."""
+SHAPES = [(1, 8, (3, 4, 5)), (2, 10, (5, 3, 4)), (2, 17, (3, 5, 9)), (1, 66, (3, 3, 2))]
+"""Samples, channels and grids. The third has two programs per sample; the first walks two tiles, the second one and a
+part; matrices of the last are read where they are used."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +39,10 @@ def error(found, expected):
     return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
-def shaken(module):
+def shaken(module, by=0.3):
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter += by * torch.randn_like(parameter)
     return module
 
 
@@ -65,20 +66,22 @@ def gate_at(delta):
 @pytest.mark.parametrize(
     ("shape", "delta", "mixer", "trial"),
     [
-        (0, 0.7, {}, False),
-        (0, 0.7, {}, True),
-        (1, None, {}, False),
-        (1, -0.1, {}, False),
-        (2, 0.7, {}, False),
-        (0, 0.7, {"kind": "gelu"}, False),
-        (0, None, {"ratio": 2}, False),
+        pytest.param(0, 0.7, {}, False, id="small"),
+        pytest.param(0, 0.7, {}, True, id="small on trial"),
+        pytest.param(1, None, {}, False, id="retired"),
+        pytest.param(1, None, {}, True, id="retired on trial"),
+        pytest.param(1, -0.1, {}, False, id="closed"),
+        pytest.param(2, 0.7, {}, False, id="large"),
+        pytest.param(2, None, {}, True, id="large on trial"),
+        pytest.param(3, None, {}, True, id="wide on trial"),
+        pytest.param(0, 0.7, {"kind": "gelu"}, False, id="gelu"),
+        pytest.param(0, None, {"ratio": 2}, False, id="ratio"),
     ],
-    ids=["small", "on trial", "retired", "closed", "large", "gelu", "ratio"],
 )
 def test_a_stage_and_all_its_gradients(shape, delta, mixer, trial):
     samples, channels, grid = SHAPES[shape]
     gate = gate_at(delta)
-    stage = shaken(FHEATStage(channels, 1, gate, **mixer))
+    stage = shaken(FHEATStage(channels, 1, gate, **mixer), 0.3 if channels < 32 else 0.05)
     if gate.delta is not None:
         with torch.no_grad():
             gate.delta.fill_(delta)
@@ -98,6 +101,23 @@ def test_a_stage_and_all_its_gradients(shape, delta, mixer, trial):
         assert error(one.grad, other.grad) < 1e-4, name
         if delta is not None and delta < 0 and name.startswith("gate"):
             assert one.grad == 0
+
+
+@pytest.mark.parametrize("trial", [False, True])
+def test_a_number_of_groups_that_is_no_power_of_two(trial):
+    def build():
+        stage = FHEATStage(8, 1, gate_at(None))
+        for block in (stage.blocks[0].first, stage.blocks[0].second):
+            block.mixer[2] = Rational(8, groups=3)
+        return stage
+
+    stage = shaken(build())
+    exact, x = twin(stage, build), torch.randn(1, 8, 2, 3, 3)
+    with kernels.use("always", trial=trial):
+        stage(x).square().sum().backward()
+    exact(x.double()).square().sum().backward()
+    for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
+        assert error(one.grad, other.grad) < 1e-4, name
 
 
 @pytest.mark.parametrize("grid", [(3, 4, 5), (1, 6, 2), (17, 1, 1), (2, 3, 33), (65, 2, 2)], ids=str)
@@ -136,29 +156,31 @@ def test_the_grid_of_programs_fits_a_gpu(voxels, channels):
     assert grid[0] < 2**31
 
 
-def test_results_repeat_bit_by_bit():
+@pytest.mark.parametrize("trial", [False, True])
+def test_results_repeat_bit_by_bit(trial):
     block = shaken(FHEATStage(9, 1, gate_at(0.4)))
     x = torch.randn(2, 9, 3, 4, 2)
     found = []
     for _ in range(2):
         block.zero_grad()
-        with kernels.use("always"):
+        with kernels.use("always", trial=trial):
             block(x).square().sum().backward()
         found.append([parameter.grad.clone() for parameter in block.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("trial", [False, True])
 @pytest.mark.parametrize(("samples", "channels", "grid"), SHAPES)
-def test_the_norm_and_its_gradients(samples, channels, grid):
+def test_the_norm_and_its_gradients(samples, channels, grid, trial):
     norm = shaken(one_group(channels))
     exact = twin(norm, lambda: nn.GroupNorm(1, channels))
     x = 3 + 2 * torch.randn(samples, channels, *grid)
     inputs = [x.clone().requires_grad_(), x.double().requires_grad_()]
-    with kernels.use("always"):
-        found = norm(inputs[0])
-    expected = exact(inputs[1])
     weights = torch.randn_like(x)
-    (found * weights).sum().backward()
+    with kernels.use("always", trial=trial):
+        found = norm(inputs[0])
+        (found * weights).sum().backward()
+    expected = exact(inputs[1])
     (expected * weights).sum().backward()
     assert error(found, expected) < 1e-6
     assert error(inputs[0].grad, inputs[1].grad) < 1e-5
@@ -250,7 +272,7 @@ BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground"
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8}
+NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8, "COUNTED": False}
 OWN = {  # constants of the kernels of one file
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
@@ -304,4 +326,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "50", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "54", ran.stderr[-2000:]

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
+from fheat.ops.kernels.norm import sums_for_gradient
 
 
 class FHEATWeights(NamedTuple):
@@ -69,27 +71,27 @@ class _FHEATHalf(torch.autograd.Function):
         w = FHEATWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        shape, splits = plan.shape, plan.splits
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
         local = depthwise.biased(x, table, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
         fheat.project_forward[plan.grid](
-            local, w.project, w.project_bias, v, g, moments, plan.voxels, plan.span, **shape, SPLITS=splits, DOT=dot
+            local, w.project, w.project_bias, v, g, moments, plan.voxels, plan.span, **constants, DOT=dot
         )  # fmt: skip
         t, spectrum = v, None
         if multiplier is not None:
             t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
             t_moments = pairs(plan, x)
-            norm.find_moments[plan.grid](t, t_moments, plan.voxels, plan.span, **shape, SPLITS=splits)
+            norm.find_moments[plan.grid](t, t_moments, plan.voxels, plan.span, **constants)
             # A closed gate uses the moments of v as if there were no gate: another order of sums changes the last bit.
             moments = t_moments if closed is None else torch.where(closed, moments, t_moments)
         fheat.gated_forward[plan.grid](
             t, moments, w.norm, w.norm_bias, g, w.out, w.out_bias, y, y_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, DOT=dot,
+            **constants, DOT=dot,
         )  # fmt: skip
         norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=True,
+            **constants, ADD=True,
         )  # fmt: skip
         ctx.save_for_backward(x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
@@ -109,28 +111,36 @@ class _FHEATHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         gradient = gradient.contiguous()
         normal_gradient, gate_gradient, value_gradient, local_gradient = (torch.empty_like(x) for _ in range(4))
-        norm.norm_sums[plan.grid](
-            gradient, y, y_moments, w.after, y_sums, partial, width, starts[4], plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits,
-        )  # fmt: skip
-        fheat.gated_backward[plan.grid](
+        sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, starts[4], eps)
+        on_trial = kernels.on_trial()
+        ends = plan.voxels, plan.span
+        constants = (plan.shape_of_gradients if on_trial else shape) | {"SPLITS": splits, "DOT": dot}
+        gated_backward = fheat.gated_gradients if on_trial else fheat.gated_backward
+        gated_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
-            gate_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
+            gate_gradient, sums, partial, width, *ends, eps, **constants,
         )  # fmt: skip
-        norm.norm_gradient[plan.grid](
-            normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=False,
-        )  # fmt: skip
+        folded = on_trial and multiplier is None
+        if not folded:
+            norm.norm_gradient[plan.grid](
+                normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, *ends, eps,
+                **shape, SPLITS=splits, ADD=False,
+            )  # fmt: skip
         multiplier_gradient = None
         if multiplier is not None:
             learned = ctx.needs_input_grad[1]
             value_gradient, behind = transform.filtered(value_gradient, multiplier, closed, keep_spectrum=learned)
             multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
-        fheat.project_backward[plan.grid](
-            value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], plan.voxels,
-            plan.span, **plan.shape_of_gradients, SPLITS=splits, DOT=dot,
-        )  # fmt: skip
+        if on_trial:
+            fheat.project_gradients[plan.grid](
+                normal_gradient if folded else value_gradient, t, moments, sums, w.norm, gate_gradient, local,
+                w.project, local_gradient, partial, width, starts[6], *ends, eps, **constants, NORM=folded,
+            )  # fmt: skip
+        else:
+            fheat.project_backward[plan.grid](
+                value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], *ends,
+                **constants,
+            )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
         total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)
         by_name = dict(zip(

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fheat.ops import kernels
-
 WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
@@ -60,11 +58,14 @@ class Tiling:
 
     @property
     def shape_of_gradients(self) -> dict[str, int]:
-        """Constants for kernels that keep the gradients of matrices: on trial, these have eight warps from 64 channels.
+        """Constants for the kernels on trial that keep gradients of matrices and many values of a tile.
 
-        Compiled for sm_90 with four, they fill all registers and spill; with eight they hardly do.
+        Compiled for sm_90, they keep all of it in registers in tiles of 16 voxels up to 32 channels, and with eight
+        warps from 64 channels on.
         """
-        return self.shape | ({"num_warps": 8} if kernels.on_trial() and self.padded > 32 else {})
+        block = 16 if self.padded <= 32 else self.block
+        own = {"BLOCK": block, "TILES": self.span // block, "num_warps": 4 if self.padded <= 32 else 8}
+        return self.shape | own
 
 
 @lru_cache

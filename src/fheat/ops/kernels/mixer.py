@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import mixer, norm
-from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, tiling
+from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, power_of_two, tiling
+from fheat.ops.kernels.norm import sums_for_gradient
 
 
 class MixerWeights(NamedTuple):
@@ -40,17 +42,17 @@ class _MixerHalf(torch.autograd.Function):
         w = MixerWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        shape, splits = plan.shape, plan.splits
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
         y, after = torch.empty_like(x), torch.empty_like(x)
         y_moments, after_moments = pairs(plan, x), pairs(plan, x)
         mixer.mixer_forward[plan.grid](
             x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator, w.denominator, w.second,
             w.second_bias, y, y_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **constants, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
         norm.residual_norm[plan.grid](
             x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=True,
+            **constants, ADD=True,
         )  # fmt: skip
         ctx.save_for_backward(x, moments, y, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
@@ -68,14 +70,14 @@ class _MixerHalf(torch.autograd.Function):
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         gradient = gradient.contiguous()
         normal_gradient, x_gradient = torch.empty_like(x), torch.empty_like(x)
-        norm.norm_sums[plan.grid](
-            gradient, y, y_moments, w.after, y_sums, partial, width, width - 2 * c, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits,
-        )  # fmt: skip
-        mixer.mixer_backward[plan.grid](
+        sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, width - 2 * c, eps)
+        groups, backward, own = len(w.denominator), mixer.mixer_backward, shape
+        if kernels.on_trial():
+            backward, own = mixer.mixer_gradients, plan.shape_of_gradients | {"GP": power_of_two(groups)}
+        backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape_of_gradients, SPLITS=splits, GROUPS=len(w.denominator), DOT=dot,
+            **own, SPLITS=splits, GROUPS=groups, DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,

@@ -6,14 +6,36 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import norm
-from fheat.ops.kernels.launch import add_rows, pairs, partials, tiling
+from fheat.ops.kernels.launch import Tiling, add_rows, pairs, partials, tiling
 
 
 def one_group_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(variance + eps) * scale + shift; moments are per sample, parameters per channel."""
     out: Tensor = _OneGroupNorm.apply(x, scale, shift, eps)  # type: ignore[no-untyped-call]
     return out
+
+
+def sums_for_gradient(
+    plan: Tiling,
+    gradient: Tensor,
+    y: Tensor,
+    moments: Tensor,
+    scale: Tensor,
+    sums: Tensor,
+    partial: Tensor,
+    at: int,
+    eps: float,
+) -> None:
+    """Fill `sums`, which dL/dy needs from dL/dnorm(y), and the columns of `partial` from `at` on: scale and shift."""
+    tensors, width = (gradient, y, moments, scale, sums, partial), partial.shape[1]
+    constants = plan.shape | {"SPLITS": plan.splits}
+    if kernels.on_trial():
+        tiles = plan.span // plan.block
+        norm.norm_sums_at_once[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants, TILES=tiles)
+    else:
+        norm.norm_sums[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants)
 
 
 class _OneGroupNorm(torch.autograd.Function):
@@ -23,10 +45,9 @@ class _OneGroupNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
         ends = plan.voxels, plan.span
-        norm.find_moments[plan.grid](x, moments, *ends, **plan.shape, SPLITS=plan.splits)
-        norm.residual_norm[plan.grid](
-            x, x, moments, scale, shift, out, out_moments, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
-        )
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
+        norm.find_moments[plan.grid](x, moments, *ends, **constants)
+        norm.residual_norm[plan.grid](x, x, moments, scale, shift, out, out_moments, *ends, eps, **constants, ADD=False)
         ctx.save_for_backward(x, moments, scale)
         ctx.plan, ctx.eps = plan, eps
         return out
@@ -39,10 +60,7 @@ class _OneGroupNorm(torch.autograd.Function):
         gradient = gradient.contiguous()
         sums, partial, out = pairs(plan, x), partials(plan, 2 * plan.channels, x), torch.empty_like(x)
         ends = plan.voxels, plan.span
-        norm.norm_sums[plan.grid](
-            gradient, x, moments, scale, sums, partial, 2 * plan.channels, 0, *ends, eps,
-            **plan.shape, SPLITS=plan.splits,
-        )  # fmt: skip
+        sums_for_gradient(plan, gradient, x, moments, scale, sums, partial, 0, eps)
         norm.norm_gradient[plan.grid](
             gradient, gradient, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
         )

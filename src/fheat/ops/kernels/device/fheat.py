@@ -5,13 +5,19 @@ import triton.language as tl
 
 from fheat.ops.kernels.device.tiles import (
     add_moments,
+    choose_four,
     norm_backward,
     product,
+    read_matrix,
     read_moments,
+    read_norms,
     read_row,
     read_sums,
+    rounded,
     sigmoid,
     store_pair,
+    sum_four,
+    sum_two,
     tile_at,
 )
 
@@ -20,6 +26,7 @@ from fheat.ops.kernels.device.tiles import (
 def project_forward(
     x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute [v, g] = W x + bias and the moments of v."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -38,7 +45,7 @@ def project_forward(
         value = product(local, value_weight, DOT) + value_bias
         tl.store(value_out + place, value, mask=keep)
         tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
@@ -46,6 +53,7 @@ def project_forward(
 def gated_forward(
     t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W (silu(g) norm(t)) + bias and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -64,7 +72,7 @@ def gated_forward(
         gate = tl.load(g + place, mask=keep, other=0.0)
         value = product(gate * sigmoid(gate) * (normal * factor + offset), matrix, DOT) + add
         tl.store(out + place, value, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
@@ -157,3 +165,125 @@ def project_backward(
     row += 2 * C * C
     tl.store(row + channel, value_bias_gradient, mask=valid)
     tl.store(row + C + channel, gate_bias_gradient, mask=valid)
+
+
+@triton.jit
+def gated_gradients(
+    output_gradient, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_gradient,
+    gate_gradient, sums, partial, width, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """Compute what `gated_backward` does; a program adds up TILES tiles, and their rows once, at the end.
+
+    A matrix of up to 64 channels is read once; a larger one would fill the registers.
+    """
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    onto = channel[:, None] * C + channel[None, :]
+    if CP <= 64:
+        matrix = read_matrix(weight, onto, square, DOT)
+    factor = read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
+    y_factor = read_row(y_scale, channel, C)
+    mean, deviation, y_mean, y_deviation, first, second = read_norms(
+        moments, y_moments, y_sums, sample, voxels, span, eps, C, SPLITS
+    )
+    weight_gradient = tl.zeros([CP, CP], tl.float32)
+    bias_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    scale_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    shift_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    for tile in range(TILES):
+        _, _, keep, place = tile_at(part * span + tile * BLOCK, sample, voxels, channel, C, BLOCK)
+        there = tl.load(y + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
+        here = tl.load(t + place, mask=keep, other=0.0)
+        gate = tl.load(g + place, mask=keep, other=0.0)
+        y_normal = (there - y_mean) * y_deviation
+        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
+        after = tl.where(keep, after, 0.0)
+        arriving = rounded(after, DOT)
+        normal = tl.where(keep, (here - mean) * deviation, 0.0)
+        scaled = normal * factor + offset
+        soft = sigmoid(gate)
+        swish = gate * soft
+        weight_gradient += product(tl.trans(arriving), swish * scaled, DOT)
+        if CP > 64:
+            matrix = read_matrix(weight, onto, square, DOT)
+        inner = product(arriving, matrix, DOT)
+        value = inner * swish
+        bias_gradient += after
+        scale_gradient += value * normal
+        shift_gradient += value
+        tl.store(normal_gradient + place, value, mask=keep)
+        tl.store(gate_gradient + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
+    program = sample * SPLITS + part
+    row = partial + program * width
+    tl.store(row + onto, weight_gradient, mask=square)
+    after, by_normal, value, shifted = sum_four(
+        bias_gradient, scale_gradient, shift_gradient, shift_gradient * factor, 0
+    )
+    four = tl.arange(0, 4)[:, None]
+    vectors = choose_four(four, after[None, :], by_normal[None, :], value[None, :], shifted[None, :])
+    tl.store(row + C * C + four * C + channel[None, :], vectors, mask=(four < 3) & valid[None, :])
+    shifted, stretched = sum_two(shifted, by_normal * tl.load(scale + channel, mask=valid, other=0.0), 0)
+    store_pair(sums, program, shifted, stretched)
+
+
+@triton.jit
+def project_gradients(
+    value_gradient, t, moments, sums, scale, gate_gradient, x, weight, out, partial, width, at, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    TILES: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Compute what `project_backward` does; a program adds up TILES tiles, and their rows once, at the end.
+
+    With NORM, `value_gradient` is dL/dnorm(t), where t is v, and dL/dv is computed here; without, it is dL/dv, and t,
+    its moments, sums and scale are not read. Matrices of up to 64 channels are read once.
+    """
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    square = valid[:, None] & valid[None, :]
+    onto = channel[:, None] * C + channel[None, :]
+    if CP <= 64:
+        value_weight = read_matrix(weight, onto, square, DOT)
+        gate_weight = read_matrix(weight + C * C, onto, square, DOT)
+    if NORM:
+        factor = read_row(scale, channel, C)
+        mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+        first, second = read_sums(sums, sample, SPLITS)
+    value_weight_gradient = tl.zeros([CP, CP], tl.float32)
+    gate_weight_gradient = tl.zeros([CP, CP], tl.float32)
+    value_bias_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    gate_bias_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    for tile in range(TILES):
+        _, _, keep, place = tile_at(part * span + tile * BLOCK, sample, voxels, channel, C, BLOCK)
+        dv = tl.load(value_gradient + place, mask=keep, other=0.0)
+        dg = tl.load(gate_gradient + place, mask=keep, other=0.0)
+        local = rounded(tl.load(x + place, mask=keep, other=0.0), DOT)
+        if NORM:
+            normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
+            dv = norm_backward(dv, normal, factor, deviation, first, second, voxels * 1.0 * C)
+            dv = tl.where(keep, dv, 0.0)
+        value_bias_gradient += dv
+        gate_bias_gradient += dg
+        dv, dg = rounded(dv, DOT), rounded(dg, DOT)
+        value_weight_gradient += product(tl.trans(dv), local, DOT)
+        gate_weight_gradient += product(tl.trans(dg), local, DOT)
+        if CP > 64:
+            value_weight = read_matrix(weight, onto, square, DOT)
+        result = product(dv, value_weight, DOT)
+        if CP > 64:
+            gate_weight = read_matrix(weight + C * C, onto, square, DOT)
+        result += product(dg, gate_weight, DOT)
+        tl.store(out + place, result, mask=keep)
+    row = partial + (sample * SPLITS + part) * width + at
+    tl.store(row + onto, value_weight_gradient, mask=square)
+    tl.store(row + C * C + onto, gate_weight_gradient, mask=square)
+    row += 2 * C * C
+    dv, dg = sum_two(value_bias_gradient, gate_bias_gradient, 0)
+    two = tl.arange(0, 2)[:, None]
+    tl.store(row + two * C + channel[None, :], tl.where(two == 0, dv[None, :], dg[None, :]), mask=valid[None, :])

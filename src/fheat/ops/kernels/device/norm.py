@@ -10,6 +10,7 @@ from fheat.ops.kernels.device.tiles import (
     read_row,
     read_sums,
     store_pair,
+    sum_two,
     tile_at,
 )
 
@@ -18,6 +19,7 @@ from fheat.ops.kernels.device.tiles import (
 def residual_norm(
     x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = norm(y); with ADD compute out = x + norm(y) and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -31,7 +33,7 @@ def residual_norm(
         value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
         if ADD:
             value += tl.load(x + place, mask=keep, other=0.0)
-            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
         tl.store(out + place, value, mask=keep)
     if ADD:
         store_pair(out_moments, sample * SPLITS + part, centre, squares)
@@ -40,7 +42,7 @@ def residual_norm(
 @triton.jit
 def find_moments(
     x, moments, voxels, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of x."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -49,7 +51,7 @@ def find_moments(
     for start in range(part * span, part * span + span, BLOCK):
         _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.load(x + place, mask=keep, other=0.0)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
@@ -76,6 +78,35 @@ def norm_sums(
     store_pair(sums, program, tl.sum(factor * shift_gradient), tl.sum(factor * scale_gradient))
     tl.store(partial + program * width + at + channel, scale_gradient, mask=valid)
     tl.store(partial + program * width + at + C + channel, shift_gradient, mask=valid)
+
+
+@triton.jit
+def norm_sums_at_once(
+    output_gradient, y, moments, scale, sums, partial, width, at, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Compute what `norm_sums` does; a program adds up TILES tiles, and their rows once, at the end."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    valid = channel < C
+    factor = tl.load(scale + channel, mask=valid, other=0.0)
+    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
+    scale_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    shift_gradient = tl.zeros([BLOCK, CP], tl.float32)
+    for tile in range(TILES):
+        _, _, keep, place = tile_at(part * span + tile * BLOCK, sample, voxels, channel, C, BLOCK)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
+        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        scale_gradient += gradient * normal
+        shift_gradient += gradient
+    stretched, shifted = sum_two(scale_gradient, shift_gradient, 0)
+    program = sample * SPLITS + part
+    row = partial + program * width + at
+    two = tl.arange(0, 2)[:, None]
+    vectors = tl.where(two == 0, stretched[None, :], shifted[None, :])
+    tl.store(row + two * C + channel[None, :], vectors, mask=valid[None, :])
+    shifted, stretched = sum_two(shifted * factor, stretched * factor, 0)
+    store_pair(sums, program, shifted, stretched)
 
 
 @triton.jit

@@ -33,6 +33,71 @@ def store_pair(pairs, program, first, second):
 
 
 @triton.jit
+def added_four(a0, a1, a2, a3, b0, b1, b2, b3):
+    """Return four sums of two, as `tl.reduce` wants them."""
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def sum_four(first, second, third, fourth, AXIS: tl.constexpr):
+    """Return four sums along an axis; warps meet once for all of them."""
+    return tl.reduce((first, second, third, fourth), AXIS, added_four)
+
+
+@triton.jit
+def added_two(a0, a1, b0, b1):
+    """Return two sums of two, as `tl.reduce` wants them."""
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def sum_two(first, second, AXIS: tl.constexpr):
+    """Return two sums along an axis; warps meet once for both of them."""
+    return tl.reduce((first, second), AXIS, added_two)
+
+
+@triton.jit
+def choose_four(index, first, second, third, fourth):
+    """Return the one of four that `index`, from 0 to 3, says: four vectors become one tile, which is stored at once."""
+    return tl.where(index < 2, tl.where(index == 0, first, second), tl.where(index == 2, third, fourth))
+
+
+@triton.jit
+def read_norms(moments, y_moments, y_sums, sample, voxels, span, eps, C: tl.constexpr, SPLITS: tl.constexpr):
+    """Return what `read_moments` does of x and of y, and the two sums of `read_sums`."""
+    part = tl.arange(0, SPLITS)
+    count = tl.minimum(tl.maximum(voxels - part * span, 0), span).to(tl.float32) * C
+    place = (sample * SPLITS + part) * 2
+    means, squares = tl.load(moments + place), tl.load(moments + place + 1)
+    y_means, y_squares = tl.load(y_moments + place), tl.load(y_moments + place + 1)
+    firsts, seconds = tl.load(y_sums + place), tl.load(y_sums + place + 1)
+    total = voxels * 1.0 * C
+    mean, y_mean, first, second = sum_four(count * means, count * y_means, firsts, seconds, 0)
+    mean, y_mean = mean / total, y_mean / total
+    away, y_away = means - mean, y_means - y_mean
+    squares, y_squares = sum_two(squares + count * away * away, y_squares + count * y_away * y_away, 0)
+    deviation, y_deviation = 1.0 / tl.sqrt(squares / total + eps), 1.0 / tl.sqrt(y_squares / total + eps)
+    return mean, deviation, y_mean, y_deviation, first, second
+
+
+@triton.jit
+def read_matrix(weight, place, square, DOT: tl.constexpr):
+    """Return a matrix in the type to which `product` rounds it."""
+    return rounded(tl.load(weight + place, mask=square, other=0.0), DOT)
+
+
+@triton.jit
+def rounded(a, DOT: tl.constexpr):
+    """Return an operand of products in the type to which `product` rounds it."""
+    if DOT == "bf16":
+        return a.to(tl.bfloat16)
+    elif DOT == "fp16":
+        return a.to(tl.float16)
+    else:
+        return a
+
+
+@triton.jit
 def product(a, b, DOT: tl.constexpr):
     """Return the matrix product with float32 sums; DOT is "bf16" or "fp16" where operands are rounded first."""
     if DOT == "bf16":
@@ -44,9 +109,16 @@ def product(a, b, DOT: tl.constexpr):
 
 
 @triton.jit
-def add_moments(count, mean, squares, values, rows, keep, C: tl.constexpr):
-    """Merge a tile into (count, mean, sum of squared deviations) by Chan's rule, and return the three."""
-    added = tl.sum(rows.to(tl.float32)) * C
+def add_moments(count, mean, squares, values, rows, keep, start, voxels, C: tl.constexpr, COUNTED: tl.constexpr):
+    """Merge a tile into (count, mean, sum of squared deviations) by Chan's rule, and return the three.
+
+    `rows` says which of its voxels exist, the first of which is `start`; without COUNTED they are not counted, but
+    computed.
+    """
+    if COUNTED:
+        added = tl.sum(rows.to(tl.float32)) * C
+    else:
+        added = tl.minimum(tl.maximum(voxels - start, 0), rows.shape[0]) * 1.0 * C
     tile_mean = tl.sum(tl.where(keep, values, 0.0)) / tl.maximum(added, 1.0)
     deviation = tl.where(keep, values - tile_mean, 0.0)
     total = count + added
