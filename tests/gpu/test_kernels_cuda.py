@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fheat import create_model
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
-from fheat.nn.convolutions import DepthwiseConv3d, SmallConv3d
+from fheat.nn.convolutions import DepthwiseConv3d, PatchTransposed3d, SmallConv3d
 from fheat.nn.layers import Down, Up
 from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
@@ -185,11 +185,13 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
         (lambda: Up(96, 60), 96, (4, 4, 3)),
         (lambda: Up(60, 48), 60, (7, 7, 5)),
         (lambda: Up(48, 24), 48, (14, 14, 10)),
+        (lambda: PatchTransposed3d(24, 2, 4), 24, (28, 28, 20)),
+        (lambda: PatchTransposed3d(24, 5, 4), 24, (9, 7, 5)),
     ],
-    ids=["down1", "down2", "down3", "up3", "up2", "up1"],
+    ids=["down1", "down2", "down3", "up3", "up2", "up1", "head", "head of an odd grid"],
 )
 @pytest.mark.parametrize("samples", [1, 2, 6])
-def test_layers_between_levels_are_as_exact_as_plain_ones(build, channels, grid, samples, half):
+def test_layers_that_change_the_grid_are_as_exact_as_plain_ones(build, channels, grid, samples, half):
     torch.manual_seed(0)
     layer, exact = build().cuda(), build().cuda().double()
     exact.load_state_dict(layer.state_dict())

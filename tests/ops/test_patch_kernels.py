@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fheat.nn.convolutions import PatchTransposed3d
 from fheat.nn.layers import Down, Up
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
@@ -77,6 +78,17 @@ def calls(monkeypatch):
     found = []
     weights = layers._patch_weights
     monkeypatch.setattr(layers, "_patch_weights", lambda parts: found.append(1) or weights(parts))
+    return found
+
+
+@pytest.fixture
+def spreads(monkeypatch):
+    """Count of the heads that ran by kernels."""
+    from fheat.ops.kernels import spread as module
+
+    found = []
+    spread = module.spread
+    monkeypatch.setattr(module, "spread", lambda *inputs: found.append(1) or spread(*inputs))
     return found
 
 
@@ -206,3 +218,35 @@ def test_odd_grids_and_kernels_not_on_trial_run_plain(calls):
     with kernels.use("always", trial=False):
         module(torch.randn(1, 6, 4, 4, 2))
     assert not calls
+
+
+@pytest.mark.parametrize(
+    ("samples", "channels", "classes", "side", "grid"),
+    [(2, 24, 2, 4, (3, 5, 7)), (1, 5, 3, 4, (6, 4, 5)), (3, 7, 1, 2, (9, 8, 7)), (2, 5, 5, 8, (2, 1, 3))],
+)
+def test_a_head_and_all_its_gradients(samples, channels, classes, side, grid, spreads):
+    torch.manual_seed(0)
+    head, x = PatchTransposed3d(channels, classes, side), torch.randn(samples, channels, *grid)
+    expected = results(copy.deepcopy(head).double(), "never", x.double())
+    found = results(head, "always", x)
+    assert spreads == [1]
+    assert found[0].is_contiguous()
+    assert_close(head, found, expected, 2e-6, inputs=1)
+
+
+def test_a_head_under_autocast_returns_what_was_rounded():
+    head, x = PatchTransposed3d(6, 2, 4), torch.randn(2, 6, 3, 4, 5)
+    exact = results(head, "never", x)
+    with torch.autocast("cpu", torch.float16):
+        found = results(head, "always", x)
+    assert found[0].dtype == torch.float16
+    assert all(one.dtype == torch.float32 for one in found[1:])
+    assert_close(head, found, exact, 3e-3, inputs=1)
+
+
+@pytest.mark.parametrize("head", [PatchTransposed3d(4, 2, 3), PatchTransposed3d(4, 2, 4, channels_last=True)])
+def test_other_sides_and_channels_last_need_no_kernel(head, spreads):
+    x = torch.randn(1, 4, 2, 3, 2)
+    found, expected = results(head, "always", x), results(head, "never", x)
+    assert not spreads
+    assert_close(head, found, expected, 1e-5, inputs=1)

@@ -53,7 +53,7 @@ class _Patch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, skip: Tensor | None, eps: float, upwards: bool, *tensors: Tensor) -> Tensor:
         weight, bias, scale, shift, squeeze, excitation = tensors
-        side, kind = weight.shape[-1], _TYPES.get(operand_type(x), x.dtype)
+        side, kind = weight.shape[-1], operand(x)
         channels, width = scale.numel(), x.shape[-1] * (1 if upwards else side**3)
         rows = packed(x if upwards else patches(x, side), kind).view(-1, width)
         matrix = packed(_by_taps(weight, upwards), kind).view(-1, width)
@@ -108,6 +108,11 @@ def patches(x: Tensor, side: int) -> Tensor:
     samples, *grid, channels = x.shape
     a, b, c = (length // side for length in grid)
     return x.view(samples, a, side, b, side, c, side, channels).permute(0, 1, 3, 5, 2, 4, 6, 7)
+
+
+def operand(x: Tensor) -> torch.dtype:
+    """Return the type of the operands of a product of x: that of autocast, or its own."""
+    return _TYPES.get(operand_type(x), x.dtype)
 
 
 def packed(x: Tensor, kind: torch.dtype) -> Tensor:
