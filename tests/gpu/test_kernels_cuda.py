@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fheat import create_model
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn.convolutions import DepthwiseConv3d, PatchTransposed3d, SmallConv3d
-from fheat.nn.layers import Down, Up
+from fheat.nn.layers import Down, Stem, Up
 from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
@@ -179,6 +179,7 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
 @pytest.mark.parametrize(
     ("build", "channels", "grid"),
     [
+        (lambda: Stem(1, 24), 1, (56, 54, 40)),
         (lambda: Down(24, 48), 24, (28, 28, 20)),
         (lambda: Down(48, 60), 48, (16, 16, 12)),
         (lambda: Down(60, 96), 60, (8, 8, 6)),
@@ -188,7 +189,7 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
         (lambda: PatchTransposed3d(24, 2, 4), 24, (28, 28, 20)),
         (lambda: PatchTransposed3d(24, 5, 4), 24, (9, 7, 5)),
     ],
-    ids=["down1", "down2", "down3", "up3", "up2", "up1", "head", "head of an odd grid"],
+    ids=["stem", "down1", "down2", "down3", "up3", "up2", "up1", "head", "head of an odd grid"],
 )
 @pytest.mark.parametrize("samples", [1, 2, 6])
 def test_layers_that_change_the_grid_are_as_exact_as_plain_ones(build, channels, grid, samples, half):

@@ -267,7 +267,7 @@ PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run", "FX", "FY", "FZ", "T", "items")
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv excite spread".split():
+for name in f"{NAMES} depthwise sweep strided grouped conv excite spread gelu_norm".split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -311,4 +311,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "55", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "58", ran.stderr[-2000:]

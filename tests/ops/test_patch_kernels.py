@@ -1,4 +1,4 @@
-"""Convolutions of patches with norm and squeeze-excitation by fused kernels, in Triton's interpreter.
+"""Layers that change the grid by fused kernels, in Triton's interpreter: stem, halving, doubling, head.
 
 Outputs are poisoned; results are compared with float64 and with the plain twins.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fheat.nn.convolutions import PatchTransposed3d
-from fheat.nn.layers import Down, Up
+from fheat.nn.layers import Down, Stem, Up
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
@@ -250,3 +250,33 @@ def test_other_sides_and_channels_last_need_no_kernel(head, spreads):
     found, expected = results(head, "always", x), results(head, "never", x)
     assert not spreads
     assert_close(head, found, expected, 1e-5, inputs=1)
+
+
+@pytest.fixture
+def activated(monkeypatch):
+    """Count of the norms that ran together with the GELU behind them."""
+    from fheat.nn import layers
+
+    found = []
+    activate = layers._activated
+    monkeypatch.setattr(layers, "_activated", lambda norm, x: found.append(1) or activate(norm, x))
+    return found
+
+
+@pytest.mark.parametrize(("samples", "grid"), [(1, (9, 7, 6)), (3, (5, 8, 12))])
+def test_a_stem_and_all_its_gradients(samples, grid, activated):
+    torch.manual_seed(0)
+    stem, x = shaken(Stem(2, 24)), torch.randn(samples, 2, *grid)
+    expected = results(copy.deepcopy(stem).double(), "never", x.double())
+    found = results(stem, "always", x)
+    assert len(activated) == 2
+    assert_close(stem, found, expected, 2e-5, inputs=1)
+
+
+def test_a_stem_whose_gelu_was_changed_calls_it(activated):
+    stem, x = Stem(1, 16), torch.randn(1, 1, 9, 7, 6)
+    stem[2] = nn.GELU("tanh")
+    stem[5].register_forward_hook(lambda *_: None)
+    found, expected = results(stem, "always", x), results(stem, "never", x)
+    assert not activated
+    assert_close(stem, found, expected, 1e-4, inputs=1)

@@ -99,6 +99,38 @@ class Stem(nn.Sequential):
             one_group(channels),
         )
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed. Kernels that compute a norm and the GELU behind it in one pass are on trial."""
+        if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial():
+            return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
+        layers, done = list(self), False
+        for layer, behind in zip(layers, [*layers[1:], None], strict=True):
+            if done:  # together with the norm before it
+                done = False
+                continue
+            done = _norm_and_gelu(layer, behind)
+            x = _activated(cast(OneGroupNorm, layer), x) if done else layer(x)
+        return x
+
+
+def _norm_and_gelu(layer: nn.Module, behind: nn.Module | None) -> bool:
+    """Return whether a norm over channels and grid together has an exact GELU behind it, both without hooks."""
+    return (
+        behind is not None
+        and untouched(layer, OneGroupNorm)
+        and untouched(behind, nn.GELU)
+        and cast(nn.GELU, behind).approximate == "none"
+    )
+
+
+def _activated(norm: OneGroupNorm, x: Tensor) -> Tensor:
+    """Return GELU(norm(x)) by kernels."""
+    from fheat.ops.kernels.gelu_norm import gelu_norm  # Triton takes a second to import
+
+    with kernels.on_device(x):
+        channels_last = x.float().movedim(1, -1).contiguous()
+        return gelu_norm(channels_last, norm.weight, norm.bias, norm.eps).movedim(-1, 1)
+
 
 class SqueezeExcitation(nn.Module):
     """Scale each channel by sigmoid(W2 relu(W1 mean(x))), W1: C -> C/16, without bias."""
