@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from fheat import create_model
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
-from fheat.nn.convolutions import DepthwiseConv3d, SmallConv3d
+from fheat.nn.convolutions import DepthwiseConv3d, PatchTransposed3d, SmallConv3d
+from fheat.nn.layers import Down, Stem, Up
 from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
 from fheat.ops.largest_component import largest_component
@@ -172,3 +173,54 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
     for one, other, truth in zip(fused, plain, expected, strict=True):
         assert torch.isfinite(one).all()
         assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("build", "channels", "grid"),
+    [
+        (lambda: Stem(1, 24), 1, (56, 54, 40)),
+        (lambda: Down(24, 48), 24, (28, 28, 20)),
+        (lambda: Down(48, 60), 48, (16, 16, 12)),
+        (lambda: Down(60, 96), 60, (8, 8, 6)),
+        (lambda: Up(96, 60), 96, (4, 4, 3)),
+        (lambda: Up(60, 48), 60, (7, 7, 5)),
+        (lambda: Up(48, 24), 48, (14, 14, 10)),
+        (lambda: PatchTransposed3d(24, 2, 4), 24, (28, 28, 20)),
+        (lambda: PatchTransposed3d(24, 5, 4), 24, (9, 7, 5)),
+    ],
+    ids=["stem", "down1", "down2", "down3", "up3", "up2", "up1", "head", "head of an odd grid"],
+)
+@pytest.mark.parametrize("samples", [1, 2, 6])
+def test_layers_that_change_the_grid_are_as_exact_as_plain_ones(build, channels, grid, samples, half):
+    torch.manual_seed(0)
+    layer, exact = build().cuda(), build().cuda().double()
+    exact.load_state_dict(layer.state_dict())
+    x = torch.randn(samples, channels, *grid, device="cuda")
+    weights = torch.randn_like(exact(x.double()))
+    expected = logits_and_gradients(exact, x.double(), weights, "never", False)
+    plain = logits_and_gradients(layer, x, weights, "never", half)
+    fused = logits_and_gradients(layer, x, weights, "auto", half)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert torch.isfinite(one).all()
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+def test_a_skip_is_added_and_results_repeat_bit_by_bit(half):
+    torch.manual_seed(0)
+    up, exact = Up(48, 24).cuda(), Up(48, 24).cuda().double()
+    exact.load_state_dict(up.state_dict())
+    inputs = [torch.randn(6, *shape, device="cuda") for shape in ((24, 28, 28, 20), (48, 14, 14, 10))]
+    slope = torch.randn(6, 24, 28, 28, 20, device="cuda")
+
+    def results(module, kind):
+        skip, x = (value.to(kind).requires_grad_() for value in inputs)
+        with torch.autocast("cuda", torch.bfloat16, enabled=half and kind == torch.float32):
+            out = module.added_to(skip, x)
+        return out, *torch.autograd.grad((out * slope).sum(), [skip, x, *module.parameters()])
+
+    found, again, expected = results(up, torch.float32), results(up, torch.float32), results(exact, torch.float64)
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    for one, other in zip(found[:3], expected, strict=False):
+        assert error(one, other) < (1e-2 if half else 1e-5)

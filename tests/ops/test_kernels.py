@@ -276,9 +276,11 @@ NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": 
 OWN = {  # constants of the kernels of one file
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
+    "excite": {"R": 3, "RP": 4, "ROWS": 8, "SIDE": 2},
     "gated": {"H": 48, "WIDTH": 32},
     "grouped": {"SIDE": 5, "BLOCK": 16},
     "largest_component": {"BLOCK": 1024},
+    "spread": {"SIDE": 4, "BLOCK": 512},
     "sweep": {"HIGH": 2, "WIDE": 8, "BLOCK": 32},
     "tokens": {"T": 32, "TP": 32, "QP": 128, "H": 16, "HP": 16, "BLOCK": 32},
     "widen": {"H": 48, "HP": 64},
@@ -287,7 +289,7 @@ PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
 WHOLE = "voxels span X Y Z width at columns rows run FX FY FZ T items few".split()
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv".split():
+for name in f"{NAMES} depthwise sweep strided grouped conv excite spread gelu_norm".split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -298,6 +300,7 @@ for name in f"{NAMES} depthwise sweep strided grouped conv".split():
         for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant; small tiles show that too
             fixed = numbers | (dict.fromkeys(WHOLE, 1) | {"BLOCK": numbers["BLOCK"] // 4} if ones else {})
             kinds = {"mask": "*u8", "eps": "fp32", "momentum": "fp32", "tracked": "*i64"} | dict.fromkeys(BYTES, "*u8")
+            kinds |= dict.fromkeys(("z", "z_gradient", "volume"), "*bf16") if name in ("excite", "spread") else {}
             kinds |= dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
             signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
             constants = {(i,): fixed[argument] for i, argument in enumerate(kernel.arg_names) if argument in fixed}
@@ -326,4 +329,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "54", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "62", ran.stderr[-2000:]

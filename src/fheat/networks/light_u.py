@@ -70,13 +70,17 @@ class LightU(SegmentationNetwork):
         x = self._bottom(self.get_submodule("enc4")(x))
         x = self.get_submodule("dec4")(x)
         for level in (3, 2):
-            x = self.get_submodule(f"up{level}")(x) + skips.pop()
+            x = self._up(level, x, skips.pop())
             x = crop_to(self.get_submodule(f"dec{level}")(x), grids.pop())
-        x = self.get_submodule("up1")(x) + skips.pop()
+        x = self._up(1, x, skips.pop())
         x, attention = self.get_submodule("dec1").attend(x)  # type: ignore[operator]
         grid = grids.pop()
         x = crop_to(x, grid)
         return Features(crop_to(self.head(x), size), crop_to(attention, grid), x)
+
+    def _up(self, level: int, x: Tensor, skip: Tensor) -> Tensor:
+        up = self.get_submodule(f"up{level}")
+        return up.added_to(skip, x) if isinstance(up, Up) else up(x) + skip
 
     def _bottom(self, x: Tensor) -> Tensor:
         position: Tensor = self.position

@@ -3,6 +3,8 @@
 Parameters and results of the fast paths are those of `nn.Conv3d` and `nn.ConvTranspose3d`, which run everywhere else.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -75,6 +77,11 @@ class PatchTransposed3d(nn.ConvTranspose3d):
             return super().forward(x, output_size)
         side, channels = self.stride[0], self.out_channels
         samples, _, a, b, c = x.shape
+        if self._spreads(x):
+            from fheat.ops.kernels.spread import spread  # Triton takes a second to import
+
+            with kernels.on_device(x):
+                return spread(x.float().movedim(1, -1).contiguous(), self.weight, cast(Tensor, self.bias))
         bias = None if self.bias is None else self.bias.repeat_interleave(side**3)
         patches = F.linear(x.movedim(1, -1), self.weight.flatten(1).t(), bias)
         patches = patches.view(samples, a, b, c, channels, side, side, side)
@@ -82,6 +89,18 @@ class PatchTransposed3d(nn.ConvTranspose3d):
         if self.channels_last:
             return patches.permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(samples, *grid, channels).movedim(-1, 1)
         return patches.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(samples, channels, *grid)
+
+    def _spreads(self, x: Tensor) -> bool:
+        """Return whether a kernel can put the patches of a product in their places, with channels first."""
+        return (
+            kernels.on_trial()
+            and not self.channels_last
+            and self.stride[0] in (2, 4, 8)
+            and self.bias is not None
+            and self.weight.dtype == torch.float32
+            and x[:, 0].numel() * self.weight[0].numel() < 2**31
+            and len(x) * self.out_channels < 65_536
+        )
 
 
 class Pointwise3d(nn.Conv3d):

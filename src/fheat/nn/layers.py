@@ -1,6 +1,7 @@
 """Layers of the networks: norms with a fast path on a GPU, and layers that change the grid."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from fheat.nn.convolutions import PatchConv3d, PatchTransposed3d, SmallConv3d
 from fheat.ops import kernels
 from fheat.ops.dct import apply_matrix, constant, without_autocast
+
+if TYPE_CHECKING:
+    from fheat.ops.kernels.patch import PatchWeights
 
 
 class OneGroupNorm(nn.GroupNorm):
@@ -95,6 +99,38 @@ class Stem(nn.Sequential):
             one_group(channels),
         )
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed. Kernels that compute a norm and the GELU behind it in one pass are on trial."""
+        if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial():
+            return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
+        layers, done = list(self), False
+        for layer, behind in zip(layers, [*layers[1:], None], strict=True):
+            if done:  # together with the norm before it
+                done = False
+                continue
+            done = _norm_and_gelu(layer, behind)
+            x = _activated(cast(OneGroupNorm, layer), x) if done else layer(x)
+        return x
+
+
+def _norm_and_gelu(layer: nn.Module, behind: nn.Module | None) -> bool:
+    """Return whether a norm over channels and grid together has an exact GELU behind it, both without hooks."""
+    return (
+        behind is not None
+        and untouched(layer, OneGroupNorm)
+        and untouched(behind, nn.GELU)
+        and cast(nn.GELU, behind).approximate == "none"
+    )
+
+
+def _activated(norm: OneGroupNorm, x: Tensor) -> Tensor:
+    """Return GELU(norm(x)) by kernels."""
+    from fheat.ops.kernels.gelu_norm import gelu_norm  # Triton takes a second to import
+
+    with kernels.on_device(x):
+        channels_last = x.float().movedim(1, -1).contiguous()
+        return gelu_norm(channels_last, norm.weight, norm.bias, norm.eps).movedim(-1, 1)
+
 
 class SqueezeExcitation(nn.Module):
     """Scale each channel by sigmoid(W2 relu(W1 mean(x))), W1: C -> C/16, without bias."""
@@ -111,7 +147,10 @@ class SqueezeExcitation(nn.Module):
 
 
 class Down(nn.Sequential):
-    """2x2x2 stride-2 convolution, GN, squeeze-excitation: halves an even grid."""
+    """2x2x2 stride-2 convolution, GN, squeeze-excitation: halves an even grid.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, X / 2, Y / 2, Z / 2).
+    """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(
@@ -120,9 +159,22 @@ class Down(nn.Sequential):
             SqueezeExcitation(out_channels),
         )
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve the grid."""
+        if any(length % 2 for length in x.shape[2:]) or not _fusable(self, x, PatchConv3d):
+            return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
+        from fheat.ops.kernels.patch import down  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            channels_last = x.float().movedim(1, -1).contiguous()
+            return down(channels_last, _patch_weights(self), _eps(self)).movedim(-1, 1)
+
 
 class Up(nn.Sequential):
-    """2x2x2 stride-2 transposed convolution, GN, squeeze-excitation: doubles the grid."""
+    """2x2x2 stride-2 transposed convolution, GN, squeeze-excitation: doubles the grid.
+
+    Shapes: (N, in, X, Y, Z) -> (N, out, 2X, 2Y, 2Z).
+    """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(
@@ -130,6 +182,61 @@ class Up(nn.Sequential):
             one_group(out_channels),
             SqueezeExcitation(out_channels),
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Double the grid."""
+        if not _fusable(self, x, PatchTransposed3d):
+            return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
+        return self._fused(x, None)
+
+    def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
+        """Return up(x) + skip; skip is (N, out, 2X, 2Y, 2Z). On a GPU the sum takes no pass of its own."""
+        if not untouched(self, Up) or not _fusable(self, x, PatchTransposed3d):
+            return cast(Tensor, self(x)) + skip
+        return self._fused(x, skip)
+
+    def _fused(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        from fheat.ops.kernels.patch import up  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            channels_last = x.float().movedim(1, -1).contiguous()
+            beside = None if skip is None else skip.float().movedim(1, -1).contiguous()
+            return up(channels_last, beside, _patch_weights(self), _eps(self)).movedim(-1, 1)
+
+
+_WIDEST = 128
+"""Most channels behind a convolution whose norm and squeeze-excitation run by kernels: tiles of more have no test."""
+
+
+def _fusable(layers: nn.Sequential, x: Tensor, convolution: type[nn.Module]) -> bool:
+    """Return whether kernels can run a convolution of patches, a norm and squeeze-excitation, which are on trial.
+
+    They read the weights and call no submodule.
+    """
+    if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial() or 8 * x.numel() >= 2**31 or len(layers) != 3:
+        return False
+    if not all(map(untouched, layers, (convolution, OneGroupNorm, SqueezeExcitation))):
+        return False
+    first, _, excitation = (cast(Any, layer) for layer in layers)
+    return (
+        all(untouched(linear, nn.Linear) and linear.bias is None for linear in excitation.children())
+        and first.bias is not None
+        and first.out_channels <= _WIDEST
+        and first.kernel_size == first.stride == (2, 2, 2)
+        and all(parameter.dtype == torch.float32 for parameter in layers.parameters())
+    )
+
+
+def _patch_weights(layers: nn.Sequential) -> "PatchWeights":
+    from fheat.ops.kernels.patch import PatchWeights
+
+    first, norm, excitation = (cast(Any, layer) for layer in layers)
+    weights = excitation.squeeze.weight, excitation.excite.weight
+    return PatchWeights(first.weight, first.bias, norm.weight, norm.bias, *weights)
+
+
+def _eps(layers: nn.Sequential) -> float:
+    return float(cast(OneGroupNorm, layers[1]).eps)
 
 
 def pad_to_even(x: Tensor) -> Tensor:

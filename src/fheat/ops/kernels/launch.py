@@ -69,12 +69,15 @@ class Tiling:
 
 
 @lru_cache
-def tiling(samples: int, voxels: int, channels: int) -> Tiling:
-    """Divide (samples, voxels, channels) among programs, always in the same way, so that sums have one order."""
+def tiling(samples: int, voxels: int, channels: int, most: int = PROGRAMS) -> Tiling:
+    """Divide (samples, voxels, channels) among programs, always in the same way, so that sums have one order.
+
+    A sample has `most` programs at most, a power of two.
+    """
     wide = padded(channels)
     block = max(16, 2048 // wide)
     tiles = -(-voxels // block)
-    splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2))
+    splits = min(power_of_two(tiles), max(1, power_of_two(PROGRAMS // samples + 1) // 2), most)
     return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
 
 
