@@ -7,7 +7,7 @@ learned from; thresholds, boxes and components as tensor code. `box` chooses bet
 inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
 from fheat.system import processes
+from fheat.system.capture import beside
 from fheat.system.settings import Count, Short
 
 BLOCK = 16
@@ -86,12 +87,15 @@ class CSE(Method):
             strong = noise(gamma(weak, batch.low, batch.high))
             seen = model.forward_features(weak)
             view = read_weak(seen.logits, self.threshold)
+            # Only the loss needs the components, which take as long as a fifth of the passes that come before it.
+            apart = weak.device if kernels.on_trial() and kernels.usable(view.inside) else torch.device("cpu")
+            pseudo = beside(partial(pseudo_labels, view), apart)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
             box = draw_box(seen.attention, weak.shape[2:])
             mask = box if self.options.box == "labelled" else ~box
             mixture = torch.where(mask, batch.images, weak)
         logits = model(torch.cat([batch.images, soft_mask(strong), mixture]))
-        labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, mask)
+        labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, pseudo(), mask)
         supervised = sum(supervised_terms(labelled))
         voxels = view.label.numel()
         consistency = unlabelled.entropy.sum() / voxels  # rejected voxels stay in the denominator
@@ -109,12 +113,14 @@ class CSE(Method):
             "accepted": unlabelled.voxels.sum() / voxels,
         }
 
-    def _sums(self, logits: Tensor, labels: Tensor, view: "WeakView", mask: Tensor) -> tuple[VoxelSums, ...]:
+    def _sums(
+        self, logits: Tensor, labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tensor
+    ) -> tuple[VoxelSums, ...]:
         """Return the sums of the labelled crops, of the strong view against the labels of the weak one where these are
-        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 pseudo-labels.
+        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 those of `pseudo`.
         """
         known = labels.to(torch.uint8)
-        targets = known, view.label, torch.where(mask, known, pseudo_labels(view))
+        targets = known, view.label, torch.where(mask, known, pseudo)
         rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
         regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
         sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
