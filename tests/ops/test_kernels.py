@@ -247,13 +247,15 @@ order.EARLY = triton.language.constexpr(2)
 MEMORY = "ld.global", "st.global", "atom.global", "red.global"
 FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FINE": True, "FLAG": True, "KEEP": True}
 BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground", "stored", "stored_labels")
-LONG = ("tracked", "iteration", "walks", "labels")
+LONG = ("tracked", "iteration", "walks", "labels", "choice")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
 NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5}
 OWN = {  # constants of the kernels of one file
     "crops": {"X": 112, "Y": 112, "Z": 80, "C": 2, "CODED": True},
+    "views": {"X": 112, "Y": 112, "Z": 80, "GX": 7, "GY": 7, "GZ": 5, "BX": 74, "BY": 74, "BZ": 53}
+    | {"SX": 19, "SY": 19, "SZ": 13, "LARGEST": 0.1, "PROBABILITY": 0.5, "DROPPED": 0.5, "LABELLED": False, "C": 1},
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
     "gated": {"H": 48, "WIDTH": 32},
@@ -265,10 +267,10 @@ OWN = {  # constants of the kernels of one file
 }
 PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run", "FX", "FY", "FZ", "T", "items")
-WHOLE += ("total", "labelled")
+WHOLE += ("total", "labelled", "white_crop", "white_channel")
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv crops".split():
+for name in f"{NAMES} depthwise sweep strided grouped conv crops views".split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -311,4 +313,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "50", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "51", ran.stderr[-2000:]

@@ -19,7 +19,18 @@ from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.boxes import box_length, box_mask
 from fheat.methods.losses import mixture_loss, supervised_terms
 from fheat.methods.teacher import ramp_factor
-from fheat.methods.views import gamma, noise, soft_mask
+from fheat.methods.views import (
+    KEEP,
+    LARGEST,
+    PROBABILITY,
+    NoiseDraws,
+    dimmed,
+    draw_kept,
+    draw_noise,
+    draw_power,
+    noisy,
+    raised,
+)
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
 from fheat.ops.dct import without_autocast
@@ -84,17 +95,16 @@ class CSE(Method):
         """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
         weak = batch.unlabelled
         with torch.no_grad():
-            strong = noise(gamma(weak, batch.low, batch.high))
+            numbers = draw_power(weak), *draw_noise(weak)
             seen = model.forward_features(weak)
             view = read_weak(seen.logits, self.threshold)
             # Only the loss needs the components, which take as long as a fifth of the passes that come before it.
             apart = weak.device if kernels.on_trial() and kernels.usable(view.inside) else torch.device("cpu")
             pseudo = beside(partial(pseudo_labels, view), apart)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
-            box = draw_box(seen.attention, weak.shape[2:])
-            mask = box if self.options.box == "labelled" else ~box
-            mixture = torch.where(mask, batch.images, weak)
-        logits = model(torch.cat([batch.images, soft_mask(strong), mixture]))
+            choice = draw_place(seen.attention, weak.shape[2:])
+            views, mask = learned_views(batch, numbers, draw_kept(weak), choice, self.options.box == "labelled")
+        logits = model(views)
         labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, pseudo(), mask)
         supervised = sum(supervised_terms(labelled))
         voxels = view.label.numel()
@@ -125,6 +135,29 @@ class CSE(Method):
         regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
         sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
         return sums.split([len(target) for target in targets])
+
+
+def learned_views(
+    batch: Batch, numbers: tuple[Tensor, Tensor, Tensor, Tensor], kept: Tensor, choice: Tensor, labelled: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the crops (3 B, C, X, Y, Z) that are learned from, and the mask (X, Y, Z) of voxels mixed from labelled
+    ones.
+
+    First come the labelled crops, then the strong view of the others, by the `numbers` of `draw_power` and
+    `draw_noise` and the blocks of `draw_kept`, then both mixed: labelled inside the box of this `choice`, or outside.
+    """
+    images, weak, patch = batch.images, batch.unlabelled, batch.unlabelled.shape[2:]
+    if kernels.on_trial() and kernels.usable(weak) and images.shape == weak.shape:
+        from fheat.ops.kernels.views import change_and_mix  # Triton takes a second to import
+
+        boxes, levels = [box_and_step(length) for length in patch], (LARGEST, PROBABILITY, 1 - KEEP)
+        with kernels.on_device(weak):
+            return change_and_mix(images, weak, (batch.low, batch.high), numbers, kept, choice, boxes, levels, labelled)
+    power, *noise = numbers
+    strong = dimmed(noisy(raised(weak, batch.low, batch.high, power), NoiseDraws(*noise)), kept)
+    box = box_at(choice, patch)
+    mask = box if labelled else ~box
+    return torch.cat([images, strong, torch.where(mask, images, weak)]), mask
 
 
 class WeakView(NamedTuple):
@@ -187,8 +220,17 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     each box over the batch of all processes, brought to [0, 1]; their softmax is the chance. Equal scores make a
     uniform draw.
     """
+    return box_at(draw_place(attention, patch), patch)
+
+
+def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
+    """Draw the place of `draw_box`, a whole number below 27."""
     chance = box_scores(attention, patch).flatten().softmax(dim=0)
-    choice = (chance / torch.empty_like(chance).exponential_()).argmax()
+    return (chance / torch.empty_like(chance).exponential_()).argmax()
+
+
+def box_at(choice: Tensor, patch: torch.Size) -> Tensor:
+    """Return the mask (X, Y, Z) bool of the box with this number, 9 i + 3 j + k for the place (i, j, k)."""
     places = zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True)
     return box_mask([place * box_and_step(length)[1] for place, length in places], patch)
 
