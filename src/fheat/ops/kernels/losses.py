@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import losses as device
+from fheat.ops.kernels.device import two_classes
 from fheat.ops.kernels.launch import power_of_two
 
 PROGRAMS = 8192
 """Largest number of programs over which the voxels of a batch are divided."""
+PAIR_PROGRAMS = 1320
+"""The same for sums of two classes, of which a large GPU runs 660 at a time."""
 _TILE = 1024
 """Number of elements of a tile, classes and regions included; a program holds four tiles."""
 
@@ -51,16 +55,18 @@ class _VoxelSums(torch.autograd.Function):
         logits, last = _dense(logits)
         target, voxels = target.contiguous(), target[0].numel()
         region = None if region is None else region.contiguous()
-        shape = {"K": classes, "KP": power_of_two(classes), "R": regions, "MASKED": region is not None, "LAST": last}
-        rows = power_of_two(regions)
-        block = _TILE // (rows * shape["KP"])
-        programs, span = _runs(samples, voxels, block)
+        ctx.shape = shape = {"R": regions, "MASKED": region is not None, "LAST": last}
+        ctx.padded, rows = power_of_two(classes), power_of_two(regions)
+        ctx.pairs = kernels.on_trial() and classes == 2 and regions <= 2
+        block = _TILE // (2 if ctx.pairs else rows * ctx.padded)
+        programs, span = _runs(samples, voxels, block, PAIR_PROGRAMS if ctx.pairs else PROGRAMS)
         partial = torch.empty(samples, programs, regions, 4 * classes + 1, device=logits.device)
-        device.sum_voxels[samples, programs](
-            logits, target, _or(region, target), partial, voxels, span, **shape, RP=rows, BLOCK=block
-        )
+        arguments = logits, target, _or(region, target), partial, voxels, span
+        if ctx.pairs:
+            two_classes.sum_pairs[samples, programs](*arguments, **shape, BLOCK=block)
+        else:
+            device.sum_voxels[samples, programs](*arguments, **shape, K=classes, KP=ctx.padded, RP=rows, BLOCK=block)
         ctx.save_for_backward(logits, target, region)
-        ctx.shape = shape
         entropy, *sums = torch.split(partial.sum(dim=1), [1, *[classes] * 4], dim=2)
         ctx.mark_non_differentiable(sums[-1])
         return entropy[..., 0], *sums
@@ -70,13 +76,16 @@ class _VoxelSums(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, region = ctx.saved_tensors
         entropy, overlap, mass, squares, _ = gradients
-        voxels, block = target[0].numel(), _TILE // ctx.shape["KP"]
-        programs, span = _runs(len(logits), voxels, block)
+        voxels, block = target[0].numel(), _TILE // ctx.padded
+        programs, span = _runs(len(logits), voxels, block, PROGRAMS)
         out = torch.empty_like(logits)
-        device.sums_gradient[len(logits), programs](
-            torch.cat([entropy[..., None], overlap, mass, squares], dim=2),
-            logits, target, _or(region, target), out, voxels, span, **ctx.shape, BLOCK=block,
-        )  # fmt: skip
+        slopes = torch.cat([entropy[..., None], overlap, mass, squares], dim=2)
+        arguments = slopes, logits, target, _or(region, target), out, voxels, span
+        if ctx.pairs:
+            two_classes.pairs_gradient[len(logits), programs](*arguments, **ctx.shape, BLOCK=block)
+        else:
+            classes = {"K": logits.shape[1], "KP": ctx.padded}
+            device.sums_gradient[len(logits), programs](*arguments, **ctx.shape, **classes, BLOCK=block)
         return out, None, None, None
 
 
@@ -89,10 +98,13 @@ def _dense(logits: Tensor) -> tuple[Tensor, bool]:
     return logits.contiguous(), False
 
 
-def _runs(samples: int, voxels: int, block: int) -> tuple[int, int]:
-    """Return the number of programs per sample and of voxels per program, which fix the order of the sums."""
+def _runs(samples: int, voxels: int, block: int, most: int) -> tuple[int, int]:
+    """Return the number of programs per sample and of voxels per program, which fix the order of the sums.
+
+    There are about `most` programs in all.
+    """
     tiles = -(-voxels // block)
-    walks = -(-tiles * samples // PROGRAMS)
+    walks = -(-tiles * samples // most)
     return -(-tiles // walks), walks * block
 
 
