@@ -35,7 +35,7 @@ from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
 from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
-from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
+from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, voxel_sums
 from fheat.system import processes
 from fheat.system.capture import beside
 from fheat.system.settings import Count, Short
@@ -105,36 +105,47 @@ class CSE(Method):
             choice = draw_place(seen.attention, weak.shape[2:])
             views, mask = learned_views(batch, numbers, draw_kept(weak), choice, self.options.box == "labelled")
         logits = model(views)
-        labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, pseudo(), mask)
-        supervised = sum(supervised_terms(labelled))
-        voxels = view.label.numel()
+        terms = self._terms(logits, *learned_targets(batch.labels, view, pseudo(), mask))
+        self.steps += 1
+        return dict(zip(self.names, terms, strict=True))
+
+    def _terms(self, logits: Tensor, targets: Tensor, regions: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss, its three terms and the share of accepted voxels, in the order of `names`; see
+        `learned_targets`."""
+        weights, alone = (self.options.consistency, self.options.mix), processes.current().size == 1
+        if kernels.on_trial() and kernels.usable(logits) and logits.shape[1] == 2 and alone and not self.options.ramp:
+            from fheat.ops.kernels.cse import weighed_losses  # Triton takes a second to import
+
+            with kernels.on_device(logits):
+                return weighed_losses(logits, targets, regions, weights)
+        labelled, unlabelled, mixed = voxel_sums(logits, targets, regions, 2).split([len(logits) // 3] * 3)
+        supervised = torch.stack(supervised_terms(labelled)).sum()
+        voxels = targets.numel() // 3
         consistency = unlabelled.entropy.sum() / voxels  # rejected voxels stay in the denominator
         mix = mixture_loss(mixed)
-        unsupervised = self.options.consistency * consistency + self.options.mix * mix
+        unsupervised = weights[0] * consistency + weights[1] * mix
         if self.options.ramp:
             unsupervised = ramp_factor(self.steps, self.options.ramp) * unsupervised
-        self.steps += 1
-        total = supervised + unsupervised
-        return {
-            "total": total,
-            "supervised": torch.as_tensor(supervised),
-            "consistency": consistency,
-            "mix": mix,
-            "accepted": unlabelled.voxels.sum() / voxels,
-        }
+        return supervised + unsupervised, supervised, consistency, mix, unlabelled.voxels.sum() / voxels
 
-    def _sums(
-        self, logits: Tensor, labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tensor
-    ) -> tuple[VoxelSums, ...]:
-        """Return the sums of the labelled crops, of the strong view against the labels of the weak one where these are
-        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 those of `pseudo`.
-        """
-        known = labels.to(torch.uint8)
-        targets = known, view.label, torch.where(mask, known, pseudo)
-        rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
-        regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
-        sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
-        return sums.split([len(target) for target in targets])
+
+def learned_targets(labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes that `learned_views` are compared with, and the regions in which they count, each
+    (3 B, X, Y, Z) uint8.
+
+    Labelled crops have their `labels`. The strong view has the labels of the weak one, and is left out where these are
+    not accepted. The mixture has labels in region 0, where `mask` (X, Y, Z) is set, and those of `pseudo` in region 1.
+    """
+    if kernels.on_trial() and kernels.usable(view.inside):
+        from fheat.ops.kernels.cse import set_targets  # Triton takes a second to import
+
+        with kernels.on_device(mask):
+            return set_targets(labels, mask, pseudo, view.label, view.accepted)
+    known = labels.to(torch.uint8)
+    targets = known, view.label, torch.where(mask, known, pseudo)
+    rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
+    regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
+    return torch.cat(targets), torch.cat(regions)
 
 
 def learned_views(
@@ -147,7 +158,7 @@ def learned_views(
     `draw_noise` and the blocks of `draw_kept`, then both mixed: labelled inside the box of this `choice`, or outside.
     """
     images, weak, patch = batch.images, batch.unlabelled, batch.unlabelled.shape[2:]
-    if kernels.on_trial() and kernels.usable(weak) and images.shape == weak.shape:
+    if kernels.on_trial() and kernels.usable(weak):
         from fheat.ops.kernels.views import change_and_mix  # Triton takes a second to import
 
         boxes, levels = [box_and_step(length) for length in patch], (LARGEST, PROBABILITY, 1 - KEEP)
