@@ -248,7 +248,7 @@ MEMORY = "ld.global", "st.global", "atom.global", "red.global"
 FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FINE": True, "FLAG": True, "KEEP": True}
 BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground", "stored", "stored_labels")
 BYTES += ("pseudo",)
-SCALARS = ("eps", "momentum", "consistency", "mix")
+SCALARS = ("eps", "momentum", "clip", "consistency", "mix")
 LONG = ("tracked", "iteration", "walks", "labels", "choice")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
@@ -259,6 +259,7 @@ OWN = {  # constants of the kernels of one file
     "views": {"X": 112, "Y": 112, "Z": 80, "GX": 7, "GY": 7, "GZ": 5, "BX": 74, "BY": 74, "BZ": 53}
     | {"SX": 19, "SY": 19, "SZ": 13, "LARGEST": 0.1, "PROBABILITY": 0.5, "DROPPED": 0.5, "LABELLED": False, "C": 1},
     "cse": {"SHARP": 1e-10, "SMOOTH": 1e-5, "PSEUDO": 0.5},
+    "adamw": {"DECAY": 1e-4, "FIRST": 0.9, "SECOND": 0.999, "FIRST_LOG": -0.1, "SECOND_LOG": -1e-3, "EPSILON": 1e-8},
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
     "gated": {"H": 48, "WIDTH": 32},
@@ -273,7 +274,7 @@ WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run
 WHOLE += ("total", "labelled", "crops", "white_crop", "white_channel")
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv crops views two_classes cse".split():
+for name in f"{NAMES} depthwise sweep strided grouped conv crops views two_classes cse adamw".split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -284,7 +285,8 @@ for name in f"{NAMES} depthwise sweep strided grouped conv crops views two_class
         for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant; small tiles show that too
             fixed = numbers | (dict.fromkeys(WHOLE, 1) | {"BLOCK": numbers["BLOCK"] // 4} if ones else {})
             kinds = {"mask": "*u8"} | dict.fromkeys(BYTES, "*u8") | dict.fromkeys(SCALARS, "fp32")
-            kinds |= dict.fromkeys(LONG, "*i64") | dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
+            kinds |= {"owner": "*i32"} | dict.fromkeys(LONG, "*i64")
+            kinds |= dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
             signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
             constants = {(i,): fixed[argument] for i, argument in enumerate(kernel.arg_names) if argument in fixed}
             source = ASTSource(kernel, signature, constants)
@@ -316,4 +318,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "55", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "56", ran.stderr[-2000:]
