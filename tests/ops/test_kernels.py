@@ -268,12 +268,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FINE": True, "FLAG": True, "KEEP": True}
-BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground")
+BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground", "stored", "stored_labels")
+BYTES += ("pseudo",)
+SCALARS = ("eps", "momentum", "clip", "consistency", "mix")
+LONG = ("tracked", "iteration", "walks", "labels", "choice")
 NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
 NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
 NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
 NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8, "COUNTED": False}
 OWN = {  # constants of the kernels of one file
+    "crops": {"X": 112, "Y": 112, "Z": 80, "C": 2, "CODED": True},
+    "views": {"X": 112, "Y": 112, "Z": 80, "GX": 7, "GY": 7, "GZ": 5, "BX": 74, "BY": 74, "BZ": 53}
+    | {"SX": 19, "SY": 19, "SZ": 13, "LARGEST": 0.1, "PROBABILITY": 0.5, "DROPPED": 0.5, "LABELLED": False, "C": 1},
+    "cse": {"SHARP": 1e-10, "SMOOTH": 1e-5, "PSEUDO": 0.5},
+    "adamw": {"DECAY": 1e-4, "FIRST": 0.9, "SECOND": 0.999, "FIRST_LOG": -0.1, "SECOND_LOG": -1e-3, "EPSILON": 1e-8},
     "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
     "batch_norm": {"WIDTH": 4},
     "excite": {"R": 3, "RP": 4, "ROWS": 8, "SIDE": 2},
@@ -286,10 +294,12 @@ OWN = {  # constants of the kernels of one file
     "widen": {"H": 48, "HP": 64},
 }
 PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
-WHOLE = "voxels span X Y Z width at columns rows run FX FY FZ T items few".split()
+WHOLE = "voxels span X Y Z width at columns rows run FX FY FZ T items few total labelled crops".split()
+WHOLE += ["white_crop", "white_channel"]
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv excite spread gelu_norm".split():
+NAMES += " depthwise sweep strided grouped conv excite spread gelu_norm crops views two_classes cse adamw"
+for name in NAMES.split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -299,7 +309,8 @@ for name in f"{NAMES} depthwise sweep strided grouped conv excite spread gelu_no
         pointer = "*i32" if name == "largest_component" else "*fp32"
         for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant; small tiles show that too
             fixed = numbers | (dict.fromkeys(WHOLE, 1) | {"BLOCK": numbers["BLOCK"] // 4} if ones else {})
-            kinds = {"mask": "*u8", "eps": "fp32", "momentum": "fp32", "tracked": "*i64"} | dict.fromkeys(BYTES, "*u8")
+            kinds = {"mask": "*u8"} | dict.fromkeys(BYTES, "*u8") | dict.fromkeys(SCALARS, "fp32")
+            kinds |= {"owner": "*i32"} | dict.fromkeys(LONG, "*i64")
             kinds |= dict.fromkeys(("z", "z_gradient", "volume"), "*bf16") if name in ("excite", "spread") else {}
             kinds |= dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
             signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
@@ -329,4 +340,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "62", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "68", ran.stderr[-2000:]

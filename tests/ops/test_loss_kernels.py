@@ -106,6 +106,7 @@ def _interpreted(monkeypatch):
     monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
     monkeypatch.setattr(losses, "PROGRAMS", 4)
+    monkeypatch.setattr(losses, "PAIR_PROGRAMS", 3)
     monkeypatch.setattr(losses, "_TILE", 256)
 
 
@@ -133,6 +134,40 @@ def test_fused_sums_and_every_gradient(samples, classes, grid, regions, last):
         assert one.dtype == torch.float32
         assert (one.double() - other).norm() < 1e-5 * (1 + other.norm())
     assert not found[0].voxels.requires_grad
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("last", [False, True], ids=["classes first", "classes last"])
+@pytest.mark.parametrize("regions", [None, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("grid", [(9, 6, 11), (1, 1, 1)])
+def test_sums_of_two_classes_and_every_gradient(grid, dtype, regions, last):
+    logits, target, region = drawn(2, 2, grid, regions)
+    logits = (10 * logits).to(dtype)
+    logits[:, :, 0, 0, 0] = 0.25  # a tie
+    expected = sums_and_gradients(logits.double(), target, region, regions)
+    logits = logits.contiguous(memory_format=torch.channels_last_3d) if last else logits
+    with kernels.use("always", trial=True):
+        found, again = (sums_and_gradients(logits, target.byte(), region, regions) for _ in range(2))
+    with kernels.use("always", trial=False):
+        general = sums_and_gradients(logits, target, region, regions)
+    for one, two, three, other in zip(found[0], again[0], general[0], expected[0], strict=True):
+        assert torch.equal(one, two)
+        assert error(one, other) < max(2e-6, 2 * error(three, other))
+    rounding = 2e-6 if dtype == torch.float32 else 8e-3  # the interpreter cuts bf16 off
+    for one, two, other in zip(found[1], again[1], expected[1], strict=True):
+        assert one.dtype == dtype
+        assert torch.equal(one, two)
+        assert (one.double() - other).norm() < rounding * (1e-3 + other.norm())
+    assert not found[0].voxels.requires_grad
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_a_label_that_is_no_class_is_seen_among_two():
+    logits, target, _ = drawn(1, 2, (3, 4, 5), None)
+    target[0, 1, 2, 3] = 2
+    with kernels.use("always", trial=True):
+        assert voxel_sums(logits, target).entropy.isnan().all()
 
 
 @pytest.mark.usefixtures("_interpreted")
@@ -203,8 +238,9 @@ def test_a_weak_view_read_by_a_kernel(classes, last, monkeypatch):
 
 
 @pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("trial", [False, True], ids=["", "trial"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_step_of_cse_is_the_plain_one(classes, monkeypatch):
+def test_a_step_of_cse_is_the_plain_one(classes, trial, monkeypatch):
     fewer_steps(monkeypatch)
     plain = kernels.use("never")(components.largest_component)  # its kernels have their own test
     monkeypatch.setattr("fheat.methods.cse.largest_component", plain)
@@ -215,7 +251,7 @@ def test_a_step_of_cse_is_the_plain_one(classes, monkeypatch):
     for mode in ("never", "always"):
         torch.manual_seed(2)
         method, logits = cse(grid), views.clone().requires_grad_()
-        with kernels.use(mode):
+        with kernels.use(mode, trial=trial):
             found = method.losses(Given(weak, logits), batch_of(images, labels, images))
             found["total"].backward()
         losses.append(torch.stack([found[name] for name in method.names]).detach())

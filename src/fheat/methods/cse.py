@@ -7,7 +7,7 @@ learned from; thresholds, boxes and components as tensor code. `box` chooses bet
 inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,13 +19,25 @@ from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.boxes import box_length, box_mask
 from fheat.methods.losses import mixture_loss, supervised_terms
 from fheat.methods.teacher import ramp_factor
-from fheat.methods.views import gamma, noise, soft_mask
+from fheat.methods.views import (
+    KEEP,
+    LARGEST,
+    PROBABILITY,
+    NoiseDraws,
+    dimmed,
+    draw_kept,
+    draw_noise,
+    draw_power,
+    noisy,
+    raised,
+)
 from fheat.networks.base import SegmentationNetwork
 from fheat.ops import kernels
 from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
-from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, VoxelSums, voxel_sums
+from fheat.ops.voxel_sums import MOST_CLASSES, NOWHERE, voxel_sums
 from fheat.system import processes
+from fheat.system.capture import beside
 from fheat.system.settings import Count, Short
 
 BLOCK = 16
@@ -83,42 +95,80 @@ class CSE(Method):
         """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
         weak = batch.unlabelled
         with torch.no_grad():
-            strong = noise(gamma(weak, batch.low, batch.high))
+            numbers = draw_power(weak), *draw_noise(weak)
             seen = model.forward_features(weak)
             view = read_weak(seen.logits, self.threshold)
+            # Only the loss needs the components, which take as long as a fifth of the passes that come before it.
+            apart = weak.device if kernels.on_trial() and kernels.usable(view.inside) else torch.device("cpu")
+            pseudo = beside(partial(pseudo_labels, view), apart)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
-            box = draw_box(seen.attention, weak.shape[2:])
-            mask = box if self.options.box == "labelled" else ~box
-            mixture = torch.where(mask, batch.images, weak)
-        logits = model(torch.cat([batch.images, soft_mask(strong), mixture]))
-        labelled, unlabelled, mixed = self._sums(logits, batch.labels, view, mask)
-        supervised = sum(supervised_terms(labelled))
-        voxels = view.label.numel()
+            choice = draw_place(seen.attention, weak.shape[2:])
+            views, mask = learned_views(batch, numbers, draw_kept(weak), choice, self.options.box == "labelled")
+        logits = model(views)
+        terms = self._terms(logits, *learned_targets(batch.labels, view, pseudo(), mask))
+        self.steps += 1
+        return dict(zip(self.names, terms, strict=True))
+
+    def _terms(self, logits: Tensor, targets: Tensor, regions: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss, its three terms and the share of accepted voxels, in the order of `names`; see
+        `learned_targets`."""
+        weights, alone = (self.options.consistency, self.options.mix), processes.current().size == 1
+        if kernels.on_trial() and kernels.usable(logits) and logits.shape[1] == 2 and alone and not self.options.ramp:
+            from fheat.ops.kernels.cse import weighed_losses  # Triton takes a second to import
+
+            with kernels.on_device(logits):
+                return weighed_losses(logits, targets, regions, weights)
+        labelled, unlabelled, mixed = voxel_sums(logits, targets, regions, 2).split([len(logits) // 3] * 3)
+        supervised = torch.stack(supervised_terms(labelled)).sum()
+        voxels = targets.numel() // 3
         consistency = unlabelled.entropy.sum() / voxels  # rejected voxels stay in the denominator
         mix = mixture_loss(mixed)
-        unsupervised = self.options.consistency * consistency + self.options.mix * mix
+        unsupervised = weights[0] * consistency + weights[1] * mix
         if self.options.ramp:
             unsupervised = ramp_factor(self.steps, self.options.ramp) * unsupervised
-        self.steps += 1
-        total = supervised + unsupervised
-        return {
-            "total": total,
-            "supervised": torch.as_tensor(supervised),
-            "consistency": consistency,
-            "mix": mix,
-            "accepted": unlabelled.voxels.sum() / voxels,
-        }
+        return supervised + unsupervised, supervised, consistency, mix, unlabelled.voxels.sum() / voxels
 
-    def _sums(self, logits: Tensor, labels: Tensor, view: "WeakView", mask: Tensor) -> tuple[VoxelSums, ...]:
-        """Return the sums of the labelled crops, of the strong view against the labels of the weak one where these are
-        accepted, and of the mixture: region 0 has labels, where `mask` (X, Y, Z) is set, region 1 pseudo-labels.
-        """
-        known = labels.to(torch.uint8)
-        targets = known, view.label, torch.where(mask, known, pseudo_labels(view))
-        rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
-        regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
-        sums = voxel_sums(logits, torch.cat(targets), torch.cat(regions), 2)
-        return sums.split([len(target) for target in targets])
+
+def learned_targets(labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the classes that `learned_views` are compared with, and the regions in which they count, each
+    (3 B, X, Y, Z) uint8.
+
+    Labelled crops have their `labels`. The strong view has the labels of the weak one, and is left out where these are
+    not accepted. The mixture has labels in region 0, where `mask` (X, Y, Z) is set, and those of `pseudo` in region 1.
+    """
+    if kernels.on_trial() and kernels.usable(view.inside):
+        from fheat.ops.kernels.cse import set_targets  # Triton takes a second to import
+
+        with kernels.on_device(mask):
+            return set_targets(labels, mask, pseudo, view.label, view.accepted)
+    known = labels.to(torch.uint8)
+    targets = known, view.label, torch.where(mask, known, pseudo)
+    rejected, unlabelled = NOWHERE * (~view.accepted).to(torch.uint8), (~mask).to(torch.uint8)
+    regions = torch.zeros_like(known), rejected, unlabelled.expand_as(known)
+    return torch.cat(targets), torch.cat(regions)
+
+
+def learned_views(
+    batch: Batch, numbers: tuple[Tensor, Tensor, Tensor, Tensor], kept: Tensor, choice: Tensor, labelled: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the crops (3 B, C, X, Y, Z) that are learned from, and the mask (X, Y, Z) of voxels mixed from labelled
+    ones.
+
+    First come the labelled crops, then the strong view of the others, by the `numbers` of `draw_power` and
+    `draw_noise` and the blocks of `draw_kept`, then both mixed: labelled inside the box of this `choice`, or outside.
+    """
+    images, weak, patch = batch.images, batch.unlabelled, batch.unlabelled.shape[2:]
+    if kernels.on_trial() and kernels.usable(weak):
+        from fheat.ops.kernels.views import change_and_mix  # Triton takes a second to import
+
+        boxes, levels = [box_and_step(length) for length in patch], (LARGEST, PROBABILITY, 1 - KEEP)
+        with kernels.on_device(weak):
+            return change_and_mix(images, weak, (batch.low, batch.high), numbers, kept, choice, boxes, levels, labelled)
+    power, *noise = numbers
+    strong = dimmed(noisy(raised(weak, batch.low, batch.high, power), NoiseDraws(*noise)), kept)
+    box = box_at(choice, patch)
+    mask = box if labelled else ~box
+    return torch.cat([images, strong, torch.where(mask, images, weak)]), mask
 
 
 class WeakView(NamedTuple):
@@ -181,8 +231,17 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
     each box over the batch of all processes, brought to [0, 1]; their softmax is the chance. Equal scores make a
     uniform draw.
     """
+    return box_at(draw_place(attention, patch), patch)
+
+
+def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
+    """Draw the place of `draw_box`, a whole number below 27."""
     chance = box_scores(attention, patch).flatten().softmax(dim=0)
-    choice = (chance / torch.empty_like(chance).exponential_()).argmax()
+    return (chance / torch.empty_like(chance).exponential_()).argmax()
+
+
+def box_at(choice: Tensor, patch: torch.Size) -> Tensor:
+    """Return the mask (X, Y, Z) bool of the box with this number, 9 i + 3 j + k for the place (i, j, k)."""
     places = zip((choice // 9, choice // 3 % 3, choice % 3), patch, strict=True)
     return box_mask([place * box_and_step(length)[1] for place, length in places], patch)
 

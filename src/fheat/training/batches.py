@@ -1,6 +1,6 @@
 """Batches of a run: which scans each iteration sees and where crops of them lie, drawn once for the whole run."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor
 from fheat.data.store import Size, VolumeStore
 from fheat.data.stream import HostStore
 from fheat.methods.base import Batch
+from fheat.ops import kernels
 from fheat.system import processes
-
-Augment = Literal["none", "mirror", "rotate"]
+from fheat.training.walks import Augment, walks_of
 
 
 class Draws(NamedTuple):
@@ -149,6 +149,11 @@ class Batches:
         self._chances = [drawn.to(store.low.device) for drawn in chances]
         self._crops = [store.crops(*drawn, patch) for drawn in zip(cases, where, strict=True) if drawn[0].shape[1]]
         self._unlabelled = cases[1].to(store.low.device)
+        self._walks: Tensor | None = None
+        turns = augment == "rotate" and patch[0] != patch[1]  # the twin refuses these
+        if isinstance(store, VolumeStore) and kernels.on_trial() and not turns:
+            which, places, luck = (torch.cat(kind, dim=1).to(store.low.device) for kind in (cases, where, chances))
+            self._walks = walks_of(store, which, places, luck, patch, augment)
 
     def __len__(self) -> int:
         return len(self._unlabelled)
@@ -160,6 +165,8 @@ class Batches:
 
     def __call__(self, iteration: Tensor) -> Batch:
         """Return the batch of the iteration that was loaded."""
+        if self._walks is not None and kernels.usable(self.store.low):
+            return self._gathered(self._walks, iteration)
         images, labels = self._crop(0, iteration)
         if self._unlabelled.shape[1] == 0:
             nothing = self.store.low[:0]
@@ -173,6 +180,17 @@ class Batches:
         images, labels = self._crops[kind](iteration)
         chances = self._chances[kind].index_select(0, iteration[None])[0]
         return augmented(images, chances, self.augment), augmented(labels, chances, self.augment)
+
+    def _gathered(self, walks: Tensor, iteration: Tensor) -> Batch:
+        """Return the batch of an iteration by one kernel, from the walks of its crops, labelled ones first."""
+        from fheat.ops.kernels.crops import Stored, gather_crops  # Triton takes a second to import
+
+        assert isinstance(self.store, VolumeStore)
+        stored = Stored(self.store.voxels, self.store.tables, self.store.labels, self.store.low, self.store.high)
+        count = walks.shape[1] - self._unlabelled.shape[1]
+        with kernels.on_device(walks):
+            images, labels, low, high = gather_crops(stored, walks, iteration, self.patch, count)
+        return Batch(images[:count], labels, images[count:], low[count:], high[count:])
 
     def all(self) -> list[Batch]:
         """Return every batch, from the first on; for few of them, and once."""

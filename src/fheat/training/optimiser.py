@@ -4,15 +4,19 @@ The update skips gradients that are not finite, and all of it is tensor code, so
 """
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.rational import Rational
 from fheat.training.settings import OptimiserSettings
+
+if TYPE_CHECKING:
+    from fheat.training.one_vector import OneVector
 
 
 class Spike(NamedTuple):
@@ -75,10 +79,26 @@ class AdamW:
             fused=True,
             capturable=device.type == "cuda",
         )
+        self._vector = self._in_one({id(one): rate for rate, some in groups.items() for one in some})
+
+    def _in_one(self, rates: Mapping[int, float]) -> "OneVector | None":
+        """Return a vector of all parameters, with these rates, which holds the moments; None where it is not used."""
+        plain = all(one.dtype == torch.float32 and one.is_contiguous() for one in self.parameters)
+        if not (plain and kernels.on_trial() and kernels.usable(self.parameters[0])):
+            return None
+        from fheat.training.one_vector import OneVector  # Triton takes a second to import
+
+        vector = OneVector(self.parameters, [rates[id(one)] for one in self.parameters])
+        self.adamw.state.update(zip(self.parameters, vector.moments, strict=True))
+        return vector
 
     def step(self, factor: Tensor) -> Tensor:
         """Update the parameters, learning rates times `factor`; return the norm of the gradient."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if self._vector is not None and len(gradients) == len(self.parameters):
+            norm, finite = self._vector.update(gradients, factor, self.clip, self.adamw.param_groups[0])
+            self.skipped += ~finite
+            return norm
         norm = torch.nn.utils.get_total_norm(gradients)
         for group, rate in zip(self.adamw.param_groups, self._rates, strict=True):
             group["lr"].copy_(rate * factor)
@@ -110,7 +130,12 @@ class AdamW:
             # The step count of a fused update lies on the device of the parameter.
             moments.setdefault(int(index), {})[moment] = value.to(self.skipped.device)
         for place, values in moments.items():
-            self.adamw.state[self.parameters[place]] = values
+            own = self.adamw.state[self.parameters[place]]
+            if self._vector is None:
+                own.update(values)
+            else:  # in place: they are parts of a vector
+                for name, value in values.items():
+                    own[name].copy_(value)
 
 
 def parameters_by_rate(
