@@ -101,7 +101,7 @@ class Stem(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embed. Kernels that compute a norm and the GELU behind it in one pass are on trial."""
-        if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial():
+        if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial("stem"):
             return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
         layers, done = list(self), False
         for layer, behind in zip(layers, [*layers[1:], None], strict=True):
@@ -213,7 +213,9 @@ def _fusable(layers: nn.Sequential, x: Tensor, convolution: type[nn.Module]) -> 
 
     They read the weights and call no submodule.
     """
-    if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial() or 8 * x.numel() >= 2**31 or len(layers) != 3:
+    if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial("resampling"):
+        return False
+    if 8 * x.numel() >= 2**31 or len(layers) != 3:
         return False
     if not all(map(untouched, layers, (convolution, OneGroupNorm, SqueezeExcitation))):
         return False

@@ -84,7 +84,7 @@ class AdamW:
     def _in_one(self, rates: Mapping[int, float]) -> "OneVector | None":
         """Return a vector of all parameters, with these rates, which holds the moments; None where it is not used."""
         plain = all(one.dtype == torch.float32 and one.is_contiguous() for one in self.parameters)
-        if not (plain and kernels.on_trial() and kernels.usable(self.parameters[0])):
+        if not (plain and kernels.on_trial("optimiser") and kernels.usable(self.parameters[0])):
             return None
         from fheat.training.one_vector import OneVector  # Triton takes a second to import
 

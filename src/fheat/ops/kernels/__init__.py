@@ -5,12 +5,13 @@ Each kernel has a plain twin in PyTorch that defines what it computes. The twin 
 have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
 
 `FHEAT_KERNELS=trial` adds kernels that no GPU has run yet, or that one has found wrong: the tests in Triton's
-interpreter are not enough to rely on them.
+interpreter are not enough to rely on them. `FHEAT_KERNELS=trial:crops,views` adds only the groups of `TRIALS` that are
+named.
 """
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -20,23 +21,39 @@ import torch
 from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
+TRIALS = (
+    "beside", "crops", "depthwise", "gradients", "head", "loss", "norms", "optimiser", "resampling", "stem", "sums",
+    "views",
+)  # fmt: skip
+"""Groups of kernels on trial."""
 _WORDS = (*get_args(Mode), "trial")
-_asked = os.environ.get("FHEAT_KERNELS", "auto")
-if _asked not in _WORDS:
-    raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use one of {', '.join(_WORDS)}")
-_mode: list[Mode] = ["never" if _asked == "never" else "auto"]
-_trial: list[bool] = [_asked == "trial"]
+
+
+def _read(asked: str) -> tuple[Mode, frozenset[str]]:
+    """Return the mode and the groups on trial that a word in the environment asks for."""
+    word, _, named = asked.partition(":")
+    groups = frozenset(named.split(",")) if named else frozenset(TRIALS if word == "trial" else ())
+    if word not in _WORDS or (named and word != "trial") or not groups <= set(TRIALS):
+        words = f"{', '.join(_WORDS)}, or trial: with some of {','.join(TRIALS)}"
+        raise ValueError(f"FHEAT_KERNELS={asked!r} in the environment is unknown: use one of {words}")
+    return "never" if word == "never" else "auto", groups
+
+
+_asked = _read(os.environ.get("FHEAT_KERNELS", "auto"))
+_mode: list[Mode] = [_asked[0]]
+_trial: list[frozenset[str]] = [_asked[1]]
 
 
 @contextmanager
-def use(mode: Mode, *, trial: bool | None = None) -> Iterator[None]:
+def use(mode: Mode, *, trial: bool | Collection[str] | None = None) -> Iterator[None]:
     """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
 
     `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. `trial` says whether those on trial
-    are among them; None leaves it as it is.
+    are among them, or which groups of them; None leaves it as it is.
     """
+    chosen = TRIALS if trial is True else trial or ()
     _mode.append(mode)
-    _trial.append(_trial[-1] if trial is None else trial)
+    _trial.append(_trial[-1] if trial is None else frozenset(chosen))
     try:
         yield
     finally:
@@ -60,9 +77,9 @@ def usable(x: Tensor) -> bool:
     )
 
 
-def on_trial() -> bool:
-    """Return whether kernels are used that no GPU has run yet, or that one has found wrong."""
-    return _trial[-1]
+def on_trial(group: str) -> bool:
+    """Return whether the kernels of a group of `TRIALS` are used."""
+    return group in _trial[-1]
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:

@@ -74,7 +74,11 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
     """
     samples, *sizes, channels = x.shape
     rows = plan.samples * plan.splits
-    running = runs_for_sums(samples, (sizes[0], sizes[1], sizes[2]), channels, rows) if kernels.on_trial() else None
+    running = (
+        runs_for_sums(samples, (sizes[0], sizes[1], sizes[2]), channels, rows)
+        if kernels.on_trial("depthwise")
+        else None
+    )
     if running is not None:
         filled = running.grid[0]
         partial = torch.empty(filled, 28 * channels, device=x.device) if partial is None else partial

@@ -71,7 +71,7 @@ class _FHEATHalf(torch.autograd.Function):
         w = FHEATWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
         local = depthwise.biased(x, table, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
@@ -112,7 +112,7 @@ class _FHEATHalf(torch.autograd.Function):
         gradient = gradient.contiguous()
         normal_gradient, gate_gradient, value_gradient, local_gradient = (torch.empty_like(x) for _ in range(4))
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, starts[4], eps)
-        on_trial = kernels.on_trial()
+        on_trial = kernels.on_trial("gradients")
         ends = plan.voxels, plan.span
         constants = (plan.shape_of_gradients if on_trial else shape) | {"SPLITS": splits, "DOT": dot}
         gated_backward = fheat.gated_gradients if on_trial else fheat.gated_backward

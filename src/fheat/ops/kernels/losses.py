@@ -84,7 +84,7 @@ class _VoxelSums(torch.autograd.Function):
         region = None if region is None else region.contiguous()
         shape = {"K": classes, "KP": power_of_two(classes), "R": regions, "MASKED": region is not None, "LAST": last}
         ctx.save_for_backward(logits, target, region)
-        ctx.shape, ctx.pairs = shape, kernels.on_trial() and classes == 2 and regions <= 2
+        ctx.shape, ctx.pairs = shape, kernels.on_trial("sums") and classes == 2 and regions <= 2
         if ctx.pairs:
             found = pair_sums(logits, last, target, region, regions)
         else:

@@ -42,7 +42,7 @@ class _MixerHalf(torch.autograd.Function):
         w = MixerWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
         y, after = torch.empty_like(x), torch.empty_like(x)
         y_moments, after_moments = pairs(plan, x), pairs(plan, x)
         mixer.mixer_forward[plan.grid](
@@ -72,7 +72,7 @@ class _MixerHalf(torch.autograd.Function):
         normal_gradient, x_gradient = torch.empty_like(x), torch.empty_like(x)
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, width - 2 * c, eps)
         groups, backward, own = len(w.denominator), mixer.mixer_backward, shape
-        if kernels.on_trial():
+        if kernels.on_trial("gradients"):
             backward, own = mixer.mixer_gradients, plan.shape_of_gradients | {"GP": power_of_two(groups)}
         backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,

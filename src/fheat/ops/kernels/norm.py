@@ -31,7 +31,7 @@ def sums_for_gradient(
     """Fill `sums`, which dL/dy needs from dL/dnorm(y), and the columns of `partial` from `at` on: scale and shift."""
     tensors, width = (gradient, y, moments, scale, sums, partial), partial.shape[1]
     constants = plan.shape | {"SPLITS": plan.splits}
-    if kernels.on_trial():
+    if kernels.on_trial("norms"):
         tiles = plan.span // plan.block
         norm.norm_sums_at_once[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants, TILES=tiles)
     else:
@@ -45,7 +45,7 @@ class _OneGroupNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
         ends = plan.voxels, plan.span
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial()}
+        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
         norm.find_moments[plan.grid](x, moments, *ends, **constants)
         norm.residual_norm[plan.grid](x, x, moments, scale, shift, out, out_moments, *ends, eps, **constants, ADD=False)
         ctx.save_for_backward(x, moments, scale)
