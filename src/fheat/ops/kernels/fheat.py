@@ -114,11 +114,12 @@ class _FHEATHalf(torch.autograd.Function):
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, starts[4], eps)
         on_trial = kernels.on_trial("gradients")
         ends = plan.voxels, plan.span
-        constants = (plan.shape_of_gradients if on_trial else shape) | {"SPLITS": splits, "DOT": dot}
-        gated_backward = fheat.gated_gradients if on_trial else fheat.gated_backward
+        gated_backward, own = fheat.gated_backward, shape
+        if on_trial:
+            gated_backward, own = fheat.gated_gradients, plan.shape_of_gradients(64, 8)
         gated_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
-            gate_gradient, sums, partial, width, *ends, eps, **constants,
+            gate_gradient, sums, partial, width, *ends, eps, **own, SPLITS=splits, DOT=dot,
         )  # fmt: skip
         folded = on_trial and multiplier is None
         if not folded:
@@ -134,12 +135,13 @@ class _FHEATHalf(torch.autograd.Function):
         if on_trial:
             fheat.project_gradients[plan.grid](
                 normal_gradient if folded else value_gradient, t, moments, sums, w.norm, gate_gradient, local,
-                w.project, local_gradient, partial, width, starts[6], *ends, eps, **constants, NORM=folded,
+                w.project, local_gradient, partial, width, starts[6], *ends, eps,
+                **plan.shape_of_gradients(64, 4), SPLITS=splits, DOT=dot, NORM=folded,
             )  # fmt: skip
         else:
             fheat.project_backward[plan.grid](
                 value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], *ends,
-                **constants,
+                **shape, SPLITS=splits, DOT=dot,
             )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
         total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)

@@ -56,16 +56,15 @@ class Tiling:
         """
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
 
-    @property
-    def shape_of_gradients(self) -> dict[str, int]:
-        """Constants for the kernels on trial that keep gradients of matrices and many values of a tile.
+    def shape_of_gradients(self, block: int, warps: int) -> dict[str, int]:
+        """Constants for the kernels on trial that keep gradients of matrices and values of a whole tile in registers.
 
-        Compiled for sm_90, they keep all of it in registers in tiles of 16 voxels up to 32 channels, and with eight
-        warps from 64 channels on.
+        `block` voxels and `warps` warps are for up to 32 channels; from 64 on, tiles are as ever and warps are eight.
+        Both were chosen by what the compiler for sm_90 says of registers and of barriers in the loop over tiles.
         """
-        block = 16 if self.padded <= 32 else self.block
-        own = {"BLOCK": block, "TILES": self.span // block, "num_warps": 4 if self.padded <= 32 else 8}
-        return self.shape | own
+        if self.padded > 32:
+            block, warps = self.block, 8
+        return self.shape | {"BLOCK": block, "TILES": self.span // block, "num_warps": warps}
 
 
 @lru_cache

@@ -73,7 +73,7 @@ class _MixerHalf(torch.autograd.Function):
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, width - 2 * c, eps)
         groups, backward, own = len(w.denominator), mixer.mixer_backward, shape
         if kernels.on_trial("gradients"):
-            backward, own = mixer.mixer_gradients, plan.shape_of_gradients | {"GP": power_of_two(groups)}
+            backward, own = mixer.mixer_gradients, plan.shape_of_gradients(16, 4) | {"GP": power_of_two(groups)}
         backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
