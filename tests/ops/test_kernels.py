@@ -271,10 +271,10 @@ OWN = {  # constants of the kernels of one file
 }
 PARTS = ("tile_at", "tile_of", "column_at")  # functions within kernels
 WHOLE = ("voxels", "span", "X", "Y", "Z", "width", "at", "columns", "rows", "run", "FX", "FY", "FZ", "T", "items")
-WHOLE += ("total", "labelled", "crops", "white_crop", "white_channel")
+WHOLE += ("samples", "total", "labelled", "crops", "white_crop", "white_channel")
 done = 0
 NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-for name in f"{NAMES} depthwise sweep strided grouped conv crops views two_classes cse adamw".split():
+for name in f"{NAMES} depthwise sweep strided grouped conv crops views two_classes cse adamw boxes".split():
     module = import_module("fheat.ops.kernels.device." + name)
     numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
     for kernel in vars(module).values():
@@ -318,4 +318,4 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
         env=environment | {"PYTHONPATH": str(source)},
         check=False,
     )
-    assert ran.stdout.strip() == "56", ran.stderr[-2000:]
+    assert ran.stdout.strip() == "58", ran.stderr[-2000:]
