@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fheat.methods.base import Batch
-from fheat.methods.cse import learned_views
+from fheat.methods.cse import draw_place, learned_views
 from fheat.methods.views import draw_kept, draw_noise, draw_power
 from fheat.ops import kernels
 
@@ -30,3 +30,17 @@ def test_views_equal_those_of_the_twin(channels, labelled):
         assert torch.equal(found[4:], expected[4:])
         assert (found - expected).abs().max() < 2e-6
         assert (found - expected).norm() < 1e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("value", [None, 7.5], ids=["drawn", "constant"])
+def test_boxes_are_those_of_the_twin(value):
+    attention = torch.rand(2, 1, 28, 28, 20, device="cuda") ** 3
+    if value is not None:
+        attention = torch.full((2, 1, 1, 1, 1), value, device="cuda")
+    places = []
+    for mode in ("never", "auto"):
+        torch.manual_seed(3)
+        with kernels.use(mode, trial=True):
+            places.append(torch.stack([draw_place(attention, torch.Size(PATCH)) for _ in range(100)]))
+    assert (places[0] != places[1]).sum() <= 1  # sums are rounded differently
+    assert len(places[0].unique()) > 10

@@ -237,6 +237,14 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
 
 def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
     """Draw the place of `draw_box`, a whole number below 27."""
+    if kernels.on_trial("views") and kernels.usable(attention):
+        from fheat.ops.kernels.boxes import choose_box, score_boxes  # Triton takes a second to import
+
+        lengths = zip(patch, attention.shape[2:], strict=True)
+        with kernels.on_device(attention):
+            scores = score_boxes(attention, [_box_weights(*pair, attention.device) for pair in lengths])
+            scores = processes.current().sum(scores)
+            return choose_box(scores, torch.empty_like(scores).exponential_())
     chance = box_scores(attention, patch).flatten().softmax(dim=0)
     return (chance / torch.empty_like(chance).exponential_()).argmax()
 

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def gathered(steps, LOG: tl.constexpr):
@@ -16,14 +14,13 @@ def gathered(steps, LOG: tl.constexpr):
     return tl.where(x > -0.25, -series, 1.0 - tl.exp(x))
 
 
-@kernel
+@triton.jit
 def update_all(
     values, gradients, means, squares, owner, rates, steps, factor, norm, items, clip,
     DECAY: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, FIRST_LOG: tl.constexpr, SECOND_LOG: tl.constexpr,
     EPSILON: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update BLOCK values in place, see `fheat.ops.kernels.adamw.update_all`; without a finite norm nothing changes."""
-    follow()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = at < items
     length = tl.load(norm)

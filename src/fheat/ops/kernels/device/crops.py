@@ -1,11 +1,10 @@
 """Kernel of crops: images and labels of one iteration, gathered along walks through stored volumes."""
 
+import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 
-
-@kernel
+@triton.jit
 def gather_crops(
     iteration, walks, stored, tables, stored_labels, low, high, images, labels, crop_low, crop_high, total, labelled,
     X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, CODED: tl.constexpr, BLOCK: tl.constexpr,
@@ -15,7 +14,6 @@ def gather_crops(
     A row of `walks`, (iterations, crops, 5) int64, is (a, x, y, z, case). Codes are looked up in `tables`, (cases, C,
     256). Only the first `labelled` crops have labels. The first program of a crop copies the extremes of its case, (C).
     """
-    follow()
     part, crop = tl.program_id(0), tl.program_id(1)
     walk = walks + (tl.load(iteration) * tl.num_programs(1) + crop) * 5
     case = tl.load(walk + 4)

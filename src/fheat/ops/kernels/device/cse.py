@@ -3,15 +3,12 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 
-
-@kernel
+@triton.jit
 def set_targets(
     labels, mask, pseudo, label, accepted, target, region, voxels, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write BLOCK voxels of three crops of `target` and `region`, (3 crops, voxels), see `fheat.ops.kernels.cse`."""
-    follow()
     part, crop, crops = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     voxel = part * BLOCK + tl.arange(0, BLOCK)
     real = voxel < voxels
@@ -37,7 +34,7 @@ def quotient(overlap, total, EPSILON: tl.constexpr):
     return share, 2.0 / below, -share / below
 
 
-@kernel
+@triton.jit
 def weigh_sums(
     sums, losses, slopes, crops, voxels, consistency, mix,
     SHARP: tl.constexpr, SMOOTH: tl.constexpr, PSEUDO: tl.constexpr, BLOCK: tl.constexpr,
@@ -47,7 +44,6 @@ def weigh_sums(
     One program holds all, BLOCK rows of a crop and a region. First come labelled crops, then those of the strong view,
     then mixed ones; see `fheat.ops.kernels.cse.weigh_sums`.
     """
-    follow()
     row = tl.arange(0, BLOCK)
     real = row < 6 * crops
     labelled, strong, mixed = row < 2 * crops, (row >= 2 * crops) & (row < 4 * crops), (row >= 4 * crops) & real

@@ -15,7 +15,6 @@ patch after patch, and those of out, skip and dL/dout in the order of the grid.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import (
     add_moments,
     norm_backward,
@@ -74,13 +73,12 @@ def find_gate(hidden, second):
     return sigmoid(tl.sum(second * hidden, axis=0))[None, :]
 
 
-@kernel
+@triton.jit
 def excite_moments(
     z, bias, moments, sums, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of z + bias, and its sums over voxels, (samples, SPLITS, C)."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     offset = read_row(bias, channel, C)
@@ -96,14 +94,13 @@ def excite_moments(
     tl.store(sums + program * C + channel, total, mask=channel < C)
 
 
-@kernel
+@triton.jit
 def excite_forward(
     z, bias, moments, sums, scale, shift, squeeze, excite, skip, out, voxels, span, Y, Z, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     R: tl.constexpr, RP: tl.constexpr, ROWS: tl.constexpr, SIDE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Compute out; with ADD, plus `skip`."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -122,13 +119,12 @@ def excite_forward(
         tl.store(out + there, value, mask=keep)
 
 
-@kernel
+@triton.jit
 def excite_sums(
     output_gradient, z, bias, moments, shares, voxels, span, Y, Z, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute the sums over voxels of g = dL/dout times the normalised value, and of g: (samples, SPLITS, 2 C)."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -147,7 +143,7 @@ def excite_sums(
     tl.store(shares + program * 2 * C + C + channel, plain, mask=channel < C)
 
 
-@kernel
+@triton.jit
 def excite_gradient(
     output_gradient, z, bias, moments, sums, shares, scale, shift, squeeze, excite, z_gradient, partial,
     voxels, span, Y, Z, eps,
@@ -162,7 +158,6 @@ def excite_gradient(
         dL/ds = gate A + nbar dL/dm,  dL/dt = gate B + dL/dm
         dL/dbias = (s dL/dt - (sum_c s dL/dt + nbar sum_c s dL/ds) / C) * deviation
     """
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)

@@ -6,7 +6,6 @@ The moments are those of `norm.find_moments`. The passes back compute u again: d
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
 from fheat.ops.kernels.device.tiles import (
     gelu_terms,
     norm_backward,
@@ -25,13 +24,12 @@ def through_gelu(gradient, u):
     return gradient * (below + u * density)
 
 
-@kernel
+@triton.jit
 def gelu_norm(
     y, moments, scale, shift, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute out = GELU(norm(y))."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
@@ -43,13 +41,12 @@ def gelu_norm(
         tl.store(out + place, u * below, mask=keep)
 
 
-@kernel
+@triton.jit
 def gelu_norm_sums(
     output_gradient, y, moments, scale, shift, sums, partial, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the sums that dL/dy needs from dL/dout, and the gradients of scale and shift, (samples SPLITS, 2 C)."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -70,13 +67,12 @@ def gelu_norm_sums(
     tl.store(partial + program * 2 * C + C + channel, shift_gradient, mask=valid)
 
 
-@kernel
+@triton.jit
 def gelu_norm_gradient(
     output_gradient, y, moments, sums, scale, shift, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute out = dL/dy from dL/dout."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)

@@ -8,8 +8,6 @@ patch after patch, so that z is read and written in order.
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def places(item, image, items, Y, Z, K: tl.constexpr, SIDE: tl.constexpr):
@@ -24,10 +22,9 @@ def places(item, image, items, Y, Z, K: tl.constexpr, SIDE: tl.constexpr):
     return in_z, in_volume, (item < items)[:, None] & (along < SIDE)
 
 
-@kernel
+@triton.jit
 def to_volume(z, bias, volume, items, Y, Z, K: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
     """Compute the volume of z + bias, a number per channel; the grid is (blocks, samples K)."""
-    follow()
     image = tl.program_id(1)
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     in_z, in_volume, keep = places(item, image, items, Y, Z, K, SIDE)
@@ -35,10 +32,9 @@ def to_volume(z, bias, volume, items, Y, Z, K: tl.constexpr, SIDE: tl.constexpr,
     tl.store(volume + in_volume, value, mask=keep)
 
 
-@kernel
+@triton.jit
 def to_rows(volume, z, shares, items, span, Y, Z, K: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
     """Compute z of a volume, and the sums of each channel, (samples, parts, K); the grid is (parts, samples K)."""
-    follow()
     part, image = tl.program_id(0), tl.program_id(1)
     total = tl.zeros([BLOCK, SIDE], tl.float32)
     for start in range(part * span, part * span + span, BLOCK):

@@ -9,8 +9,6 @@ probability is 1 / (1 + e), the smaller one e / (1 + e).
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def read_pair(logits, target, region, voxel, sample, voxels, MASKED: tl.constexpr, LAST: tl.constexpr):
@@ -60,13 +58,12 @@ def store_region(to, entropy, overlap, overlap_2, mass, mass_2, squares, squares
     tl.store(to + 8, tl.sum(n_2))
 
 
-@kernel
+@triton.jit
 def sum_pairs(
     logits, target, region, partial, voxels, span,
     R: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store each program's sums, (samples, programs, R, 9): entropy, overlap, mass, squares, voxels."""
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     none = tl.zeros([BLOCK], tl.float32)
     a, b, c, d, e, f, g, h, i = none, none, none, none, none, none, none, none, none
@@ -88,7 +85,7 @@ def sum_pairs(
         store_region(partial + 9, a_2, b_2, c_2, d_2, e_2, f_2, g_2, h_2, i_2)
 
 
-@kernel
+@triton.jit
 def pairs_gradient(
     output_gradients, logits, target, region, out, voxels, span,
     R: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
@@ -99,7 +96,6 @@ def pairs_gradient(
 
     `output_gradients` is (samples, R, 7); each voxel uses those of its region, and is 0 outside all regions.
     """
-    follow()
     sample, part = tl.program_id(0), tl.program_id(1)
     own = output_gradients + sample * R * 7
     more = own + 7 * (R - 1)

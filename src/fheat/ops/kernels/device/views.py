@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.order import follow, kernel
-
 
 @triton.jit
 def neighbours(index, CELLS: tl.constexpr, LENGTH: tl.constexpr):
@@ -23,7 +21,7 @@ def kept_along(kept, line, near, far, way, real, DROPPED: tl.constexpr):
     return (1.0 - way) * one + way * other
 
 
-@kernel
+@triton.jit
 def change_and_mix(
     images, weak, low, high, power, strength, chance, white, kept, choice, out, mask, white_crop, white_channel,
     X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr, GX: tl.constexpr, GY: tl.constexpr, GZ: tl.constexpr,
@@ -34,7 +32,6 @@ def change_and_mix(
     """Write BLOCK voxels of a crop into `out`, (3 crops, C, X, Y, Z): labelled, strong, mixed; see
     `fheat.ops.kernels.views.change_and_mix`. The programs of the first crop write `mask` (X, Y, Z).
     """
-    follow()
     part, crop, crops = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     voxel = part * BLOCK + tl.arange(0, BLOCK)
     real = voxel < X * Y * Z
