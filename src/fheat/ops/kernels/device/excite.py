@@ -88,7 +88,7 @@ def excite_moments(
         _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.where(keep, tl.load(z + place, mask=keep, other=0.0).to(tl.float32) + offset, 0.0)
         total += tl.sum(value, axis=0)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, C)
+        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, False)
     program = sample * SPLITS + part
     store_pair(moments, program, centre, squares)
     tl.store(sums + program * C + channel, total, mask=channel < C)
