@@ -1,8 +1,9 @@
 """How large the activations of a trained network become, block by block: `python studies/activations.py RUN`.
 
-The best network of a run segments its validation scans by half-overlapping windows, in float32 on a CPU. For every
-module whose path fits `--modules` the result holds the largest absolute value that it returned. Float32 ends at 3e38;
-a product of two activations leaves it where they reach about 1e19.
+The network of a run, as its newest checkpoint has it or else its best one, segments its validation scans by
+half-overlapping windows, in float32 on a CPU. For every module whose path fits `--modules` the result holds the largest
+absolute value that it returned. Float32 ends at 3e38; a product of two activations leaves it where they reach about
+1e19.
 """
 
 from fnmatch import fnmatchcase
@@ -13,31 +14,37 @@ import tyro
 from record import write_result
 
 from fheat import Predictor
-from fheat.experiments.planned import OUTCOME, read_outcome
 from fheat.experiments.scoring import cases_to_score
 from fheat.inference.windows import Windows
 from fheat.models.folder import load
-from fheat.training.settings_sources import make_settings
+from fheat.training.checkpoints import newest_checkpoint
+from fheat.training.run_folder import CONFIG, RunFolder
+from fheat.training.settings_sources import read_settings
 
 
 def main(
     run: Annotated[Path, tyro.conf.Positional],
     /,
     modules: tuple[str, ...] = ("*.blocks.*",),
+    data: str | None = None,
     scans: int | None = None,
     store: str | None = None,
 ) -> None:
     """Print the largest value behind every module, and store it under a name.
 
     Args:
-        run: folder of a finished run of `fheat reproduce` or `fheat sweep`.
+        run: folder of a run.
         modules: patterns of the paths of modules, in which * stands for one name.
+        data: folder of the scans, if it is another than the run was trained with.
         scans: number of validation scans; all if none.
         store: name of the stored result.
     """
-    settings = make_settings(read_outcome(run / OUTCOME).settings, run)
+    settings = read_settings(run / CONFIG, {} if data is None else {"data.folder": data})
     cases = cases_to_score(settings.data, "validation")[:scans]
-    network = load(run / "best")
+    network, newest = load(run / "best"), newest_checkpoint(RunFolder(run).checkpoints)
+    if newest is not None:
+        weights = {name.removeprefix("model."): value for name, value in newest.tensors.items() if name[:6] == "model."}
+        network.load_state_dict(weights)
     largest: dict[str, float] = {}
     for path, module in network.named_modules():
         if any(fnmatchcase(path, pattern) and path.count(".") == pattern.count(".") for pattern in modules):
@@ -54,7 +61,13 @@ def main(
             title=f"The largest activations of a trained {settings.network.name}, block by block",
             command=f"python studies/activations.py RUN --store {store}",
             seed=settings.schedule.seed,
-            settings={"method": settings.method.name, "labelled": settings.data.labelled, "scans": len(cases)},
+            settings={
+                "method": settings.method.name,
+                "learning_rate": settings.optimiser.learning_rate,
+                "iterations": None if newest is None else newest.iteration,
+                "labelled": settings.data.labelled,
+                "scans": len(cases),
+            },
             results={"largest": {path: float(f"{value:.3g}") for path, value in largest.items()}},
         )
 

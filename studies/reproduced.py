@@ -25,6 +25,7 @@ from fheat.experiments.row_plan import RowPlan, plan_row
 from fheat.experiments.row_result import row_result, score_of
 from fheat.metrics.table import Table
 from fheat.training.runs import read_history
+from fheat.training.settings_sources import make_settings
 
 ITEMS = ("table1", "table2", "table3", "table4", "table6", "fig4", "section5", "methods")
 LENGTHS = (FULL, 4000, 2000)
@@ -41,6 +42,7 @@ def run_facts(outcome: Outcome, scores: Table) -> dict[str, Any]:
     """Return what is kept of a run: means over its scans, the scores of every scan, and its gates at the end."""
     return {
         **{metric: _rounded(score_of(scores, metric)) for metric in METRICS},
+        "learning_rate": make_settings(outcome.settings).optimiser.learning_rate,
         "best_at": outcome.best_at,
         "skipped": outcome.skipped,
         "per_second": _rounded(outcome.per_second),
@@ -191,7 +193,7 @@ def main(
         note="Rows by the length of their runs in iterations; a method with a published length of its own takes as "
         "large a share of it as the row does of 16,000. Dice and Jaccard in per cent, distances in voxels; cases hold "
         "shares, not per cent. Runs came in over several versions; each names its own, those without are of 0.1.0 or "
-        "0.2.0. Six to fourteen runs shared the GPU, so per_second and minutes say nothing about the speed of one.",
+        "0.2.0. Runs without a learning rate have 0.01. Six to fourteen runs shared the GPU, so per_second and minutes say nothing about the speed of one.",
         settings={"items": list(ITEMS), "metrics": list(METRICS)},
         results=rows | ({"survivors": survivors(rows[str(FULL)])} if str(FULL) in rows else {}),
     )

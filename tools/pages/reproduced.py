@@ -76,10 +76,9 @@ def reproduced_on_light_unetr() -> str:
             continue
         run = row["seeds"]["0"]
         cells = [f"{run[metric]:.2f} ({paper[metric].mean:.2f})" for metric in ("dice", "hd95")]
-        rows.append(
-            [f"`{'cse' if system == 'light-unetr' else system}`", *cells, f"{run['best_at']:,}", str(run["skipped"])]
-        )
-    return table(["method", "Dice, %", "95HD, voxels", "best iteration", "skipped updates"], rows)
+        name, rate = "cse" if system == "light-unetr" else system.replace("-", "_"), run.get("learning_rate", 0.01)
+        rows.append([f"`{name}`", f"{rate:g}", *cells, f"{run['best_at']:,}", str(run["skipped"])])
+    return table(["method", "learning rate", "Dice, %", "95HD, voxels", "best iteration", "skipped updates"], rows)
 
 
 def reproduced_ablations() -> str:

@@ -72,18 +72,25 @@ def equal_terms() -> str:
 
 
 def network_speeds() -> str:
-    """Return iterations of CSE per second for several networks, with fused kernels and by plain PyTorch."""
-    speeds = stored("bench-step-cuda")["step"][0]["per_second"]
+    """Return iterations of CSE per second with fused kernels, and the ratio to plain PyTorch within another run."""
+    speeds, beside = (stored(name)["step"][0]["per_second"] for name in ("bench-step-cuda", "bench-step-plain-cuda"))
     rows = []
     for name, speed in speeds.items():
-        if name.endswith("/plain"):
-            continue
         known, _, state = name.partition("/")
-        plain = speeds.get(f"{name}/plain")
         words = f"`{known}`" + (", dec1 open, the others closed" if state == "survivor" else "")
-        beside = ["", ""] if plain is None else [f"{plain:.1f}", f"{speed / plain:.1f}"]
-        rows.append([words, f"{speed:.1f}", *beside])
-    return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
+        plain = beside.get(f"{name}/plain")
+        ratio = ["", ""] if plain is None else [f"{plain:.1f}", f"{beside[name] / plain:.1f}"]
+        rows.append([words, f"{speed:.1f}", *ratio])
+    return table(["network", "iterations per second", "plain PyTorch", "ratio, in one run"], rows)
+
+
+def other_speeds() -> str:
+    """Return iterations of CSE per second of networks that the last kernels do not serve."""
+    speeds = stored("bench-step-others-cuda")["step"][0]["per_second"]
+    shown = {name: speeds[name] for name in ("segformer3d", "fheat_segformer3d", "segresnet")}
+    plain = {name: speeds.get(f"{name}/plain") for name in shown}
+    rows = [[f"`{name}`", f"{speed:.1f}", f"{plain[name]:.1f}" if plain[name] else ""] for name, speed in shown.items()]
+    return table(["network", "iterations per second", "plain PyTorch"], rows)
 
 
 def segresnet_part() -> str:

@@ -20,8 +20,8 @@ STRIDES = (4, 2, 2, 1)
 class LightUNETR(LightU):
     """The U-shaped network of FHEAT-Seg with Light-UNETR's attention stages.
 
-    Its stages have no norm, so nothing but the learning rate bounds what the blocks add up to: with the usual 0.01
-    activations grow until they overflow, with 0.001 they stay within thousands.
+    Its stages have no norm, so that only the learning rate bounds what the blocks add up to: with the usual 0.01
+    activations grow until products of them overflow, with 0.001 they stay twelve orders of magnitude below that.
 
     Args:
         dropout: dropout probability at the bottleneck.
