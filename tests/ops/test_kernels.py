@@ -1,5 +1,6 @@
 """Fused kernels in Triton's interpreter, small shapes, outputs poisoned: against float64 and their plain twins."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,13 @@ def test_plain_code_runs_where_kernels_cannot():
         stage(x)
     assert seen == [1], "a hook inside a stage is called, so the stage was not fused"
     assert isinstance(stage.blocks[0].first, FHEATBlock)
+
+
+@pytest.mark.parametrize("word", ["trial", "always", ""])
+def test_a_word_in_the_environment_that_is_unknown_is_refused(word, monkeypatch):
+    monkeypatch.setenv("FHEAT_KERNELS", word)
+    with pytest.raises(ValueError, match="use auto or never"):
+        runpy.run_path(kernels.__file__)
 
 
 def hang_tanh(block):
