@@ -43,12 +43,12 @@ def test_work_beside_other_work_eagerly_and_captured():
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_an_iteration_of_cse_on_trial_is_the_plain_one(precision):
-    plain = losses(build(8, precision), 8)
-    with kernels.use("auto", trial=True):
-        found = losses(build(8, precision), 8)
+def test_iterations_of_cse_by_kernels_are_the_plain_ones(precision):
+    with kernels.use("never"), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        plain = losses(build(8, precision), 8)
+    found = losses(build(8, precision), 8)
     assert torch.isfinite(found).all()
     assert torch.allclose(found[:1], plain[:1], rtol=1e-2, atol=1e-3)
     if precision == torch.float32:
-        assert torch.allclose(found[:1], plain[:1], rtol=1e-4, atol=1e-5)
+        assert torch.allclose(found[:1], plain[:1], rtol=1e-3, atol=1e-4)
         assert torch.allclose(found[:6], plain[:6], rtol=2e-2, atol=2e-3)

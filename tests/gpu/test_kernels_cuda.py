@@ -16,12 +16,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 PATCH = (112, 112, 80)
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["relied on", "on trial"])
-def _trial(request):
-    with kernels.use("auto", trial=request.param):
-        yield
-
-
 def error(found, expected):
     return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
 

@@ -27,8 +27,8 @@ def sums_and_gradient(logits, target, region):
 @pytest.mark.parametrize("last", [False, True], ids=["classes first", "classes last"])
 @pytest.mark.parametrize("masked", [False, True], ids=["all voxels", "two regions"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("classes", "trial"), [(2, False), (2, True), (5, False)])
-def test_sums_and_gradient(classes, trial, dtype, masked, last):
+@pytest.mark.parametrize("classes", [2, 5])
+def test_sums_and_gradient(classes, dtype, masked, last):
     logits = (3 * torch.randn(6, classes, *PATCH, device="cuda")).to(dtype)
     logits = logits.contiguous(memory_format=torch.channels_last_3d) if last else logits
     target = torch.randint(classes, (6, *PATCH), device="cuda")
@@ -38,7 +38,7 @@ def test_sums_and_gradient(classes, trial, dtype, masked, last):
     with kernels.use("never"):
         expected = sums_and_gradient(logits.double(), target, region)
     half = torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16)
-    with half, kernels.use("auto", trial=trial):
+    with half:
         assert kernels.usable(logits)
         found, again = (sums_and_gradient(logits, target, region) for _ in range(2))
     for one, other, wanted in zip(found, again, expected, strict=True):
@@ -68,8 +68,7 @@ def test_targets_terms_and_gradients_of_cse(last):
     drawing = known.long(), view, pseudo, torch.rand(PATCH, device="cuda") < 0.4
     with kernels.use("never"):
         expected = learned_targets(*drawing)
-    with kernels.use("auto", trial=True):
-        targets = learned_targets(*drawing)
+    targets = learned_targets(*drawing)
     assert all(torch.equal(one, other) for one, other in zip(targets, expected, strict=True))
     views, method = 3 * torch.randn(6, 2, *PATCH, device="cuda"), cse(PATCH).cuda()
     if last:
@@ -77,7 +76,7 @@ def test_targets_terms_and_gradients_of_cse(last):
     terms, gradients = [], []
     for mode, kind in (("never", torch.float64), ("auto", torch.float32)):
         logits = views.detach().to(kind).requires_grad_()
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             found = method._terms(logits, *targets)
             found[0].backward()
         terms.append(torch.stack(found).detach())

@@ -23,8 +23,7 @@ def test_views_equal_those_of_the_twin(channels, labelled):
         place = torch.tensor(choice, device="cuda")
         with kernels.use("never"):
             expected, mask = learned_views(batch, numbers, kept, place, labelled)
-        with kernels.use("auto", trial=True):
-            found, own = learned_views(batch, numbers, kept, place, labelled)
+        found, own = learned_views(batch, numbers, kept, place, labelled)
         assert torch.equal(own, mask)
         assert torch.equal(found[:2], images)
         assert torch.equal(found[4:], expected[4:])
@@ -40,7 +39,7 @@ def test_boxes_are_those_of_the_twin(value):
     places = []
     for mode in ("never", "auto"):
         torch.manual_seed(3)
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             places.append(torch.stack([draw_place(attention, torch.Size(PATCH)) for _ in range(100)]))
     assert (places[0] != places[1]).sum() <= 1  # sums are rounded differently
     assert len(places[0].unique()) > 10

@@ -19,12 +19,6 @@ from fheat.nn.layers import EachChannelNorm, resized
 from fheat.ops import kernels
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["relied on", "on trial"])
-def _trial(request):
-    with kernels.use("auto", trial=request.param):
-        yield
-
-
 def both(layer, plain, x):
     """Output and gradients of the layer as a product, in float32, and of its plain parent, in float64."""
     plain = plain.double()

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
 
@@ -48,10 +47,3 @@ def poisoned(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", poisoning(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoning(torch.empty_like))
-
-
-@pytest.fixture
-def on_trial():
-    """Kernels that are on trial are among those that are used."""
-    with kernels.use("auto", trial=True):
-        yield

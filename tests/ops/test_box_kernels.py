@@ -39,7 +39,7 @@ def test_choices_are_those_of_the_twin(value):
     places = []
     for mode in ("never", "always"):
         torch.manual_seed(3)
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             places.append(torch.stack([draw_place(attention, patch) for _ in range(40)]))
     assert torch.equal(*places)
     assert len(places[0].unique()) > 10

@@ -31,7 +31,7 @@ def batches(store, draws, patch, augment):
     """Return all batches by the twin and by the kernel."""
     found = []
     for mode in ("never", "always"):
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             found.append(Batches(store, draws, patch, augment=augment).all())
     return found
 
@@ -80,5 +80,5 @@ def test_without_augmentation_the_steps_are_the_strides():
 
 def test_turning_a_crop_that_is_not_square_is_left_to_the_twin_which_refuses_it():
     store = store_of(200, 1, (6, 5, 5))
-    with kernels.use("always", trial=True), pytest.raises(RuntimeError, match="size"):
+    with kernels.use("always"), pytest.raises(RuntimeError, match="size"):
         Batches(store, draw((2, 3), (2, 2), 2, 0), (6, 5, 5), augment="rotate").all()

@@ -33,7 +33,7 @@ def test_targets_and_regions(count, grid):
     drawing = drawn(count, grid, classes=5)
     with kernels.use("never"):
         expected = learned_targets(*drawing)
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         found = learned_targets(*drawing)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
@@ -53,7 +53,7 @@ def test_terms_and_gradients(count, last):
     terms, gradients = [], []
     for mode, kind in (("never", torch.float64), ("never", torch.float32), ("always", torch.float32)):
         logits = views.detach().to(kind).requires_grad_()
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             found = method._terms(logits, targets, regions)
             (1.5 * found[0]).backward()
         assert not any(term.requires_grad for term in found[1:]) or mode == "never"
@@ -73,7 +73,7 @@ def test_a_region_without_voxels_and_a_view_of_which_nothing_is_accepted():
     found = []
     for mode in ("never", "always"):
         logits = views.clone().requires_grad_()
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             terms = method._terms(logits, targets, regions)
             terms[0].backward()
         found.append((torch.stack(terms).detach(), logits.grad))

@@ -147,11 +147,10 @@ def test_sums_of_two_classes_and_every_gradient(grid, dtype, regions, last):
     logits[:, :, 0, 0, 0] = 0.25  # a tie
     expected = sums_and_gradients(logits.double(), target, region, regions)
     logits = logits.contiguous(memory_format=torch.channels_last_3d) if last else logits
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         found, again = (sums_and_gradients(logits, target.byte(), region, regions) for _ in range(2))
-    with kernels.use("always", trial=False):
-        general = sums_and_gradients(logits, target, region, regions)
-    for one, two, three, other in zip(found[0], again[0], general[0], expected[0], strict=True):
+    plain = sums_and_gradients(logits, target, region, regions)
+    for one, two, three, other in zip(found[0], again[0], plain[0], expected[0], strict=True):
         assert torch.equal(one, two)
         assert error(one, other) < max(2e-6, 2 * error(three, other))
     rounding = 2e-6 if dtype == torch.float32 else 8e-3  # the interpreter cuts bf16 off
@@ -166,7 +165,7 @@ def test_sums_of_two_classes_and_every_gradient(grid, dtype, regions, last):
 def test_a_label_that_is_no_class_is_seen_among_two():
     logits, target, _ = drawn(1, 2, (3, 4, 5), None)
     target[0, 1, 2, 3] = 2
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         assert voxel_sums(logits, target).entropy.isnan().all()
 
 
@@ -238,9 +237,8 @@ def test_a_weak_view_read_by_a_kernel(classes, last, monkeypatch):
 
 
 @pytest.mark.usefixtures("_interpreted")
-@pytest.mark.parametrize("trial", [False, True], ids=["", "trial"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_step_of_cse_is_the_plain_one(classes, trial, monkeypatch):
+def test_a_step_of_cse_is_the_plain_one(classes, monkeypatch):
     fewer_steps(monkeypatch)
     plain = kernels.use("never")(components.largest_component)  # its kernels have their own test
     monkeypatch.setattr("fheat.methods.cse.largest_component", plain)
@@ -251,7 +249,7 @@ def test_a_step_of_cse_is_the_plain_one(classes, trial, monkeypatch):
     for mode in ("never", "always"):
         torch.manual_seed(2)
         method, logits = cse(grid), views.clone().requires_grad_()
-        with kernels.use(mode, trial=trial):
+        with kernels.use(mode):
             found = method.losses(Given(weak, logits), batch_of(images, labels, images))
             found["total"].backward()
         losses.append(torch.stack([found[name] for name in method.names]).detach())

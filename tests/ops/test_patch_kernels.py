@@ -32,7 +32,7 @@ IDS = [f"{way} {channels}" for way in ("down", "up") for channels in (24, 48, 60
 
 
 @pytest.fixture(autouse=True)
-def _few_programs(poisoned, on_trial, monkeypatch):
+def _few_programs(poisoned, monkeypatch):
     """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 8)
 
@@ -211,12 +211,10 @@ def test_a_hook_on_the_layer_sees_what_it_returns_without_the_skip(calls):
     assert torch.equal(seen[0] + skip, out)
 
 
-def test_odd_grids_and_kernels_not_on_trial_run_plain(calls):
+def test_odd_grids_run_plain(calls):
     module = Down(6, 16)
     with kernels.use("always"):
         assert module(torch.randn(1, 6, 5, 4, 3)).shape == (1, 16, 2, 2, 1)
-    with kernels.use("always", trial=False):
-        module(torch.randn(1, 6, 4, 4, 2))
     assert not calls
 
 

@@ -18,7 +18,7 @@ CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 9, (18, 1, 2)), (1, 3, (2, 6
 IN_RUNS = [(1, 4, (1, 1, 1)), (2, 12, (3, 2, 7)), (1, 60, (2, 3, 6)), (2, 24, (3, 4, 10)), (1, 8, (18, 1, 4))]
 
 
-pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.fixture(params=[(1, 0), (1, 2**22), (64, 2**22)], ids=["sweep", "long runs", "short runs"])

@@ -33,7 +33,7 @@ def test_views_equal_those_of_the_twin(channels, grid, labelled):
     batch, numbers, kept = drawn(channels, grid)
     for choice in (0, 13, 26):
         expected, mask = learned_views(batch, numbers, kept, torch.tensor(choice), labelled)
-        with kernels.use("always", trial=True):
+        with kernels.use("always"):
             found, own = learned_views(batch, numbers, kept, torch.tensor(choice), labelled)
         assert own.dtype == torch.bool
         assert torch.equal(own, mask)
@@ -51,7 +51,7 @@ def test_views_of_crops_that_lie_channel_by_channel():
     turned = [crops.transpose(0, 1).contiguous().transpose(0, 1) for crops in (batch.images, batch.unlabelled)]
     other = batch._replace(images=turned[0], unlabelled=turned[1])
     place = draw_place(torch.rand(2, 1, 4, 4, 4), batch.unlabelled.shape[2:])
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         one, two = (learned_views(some, numbers, kept, place, labelled=True)[0] for some in (batch, other))
     assert torch.equal(one, two)
 
@@ -60,7 +60,7 @@ def test_views_of_crops_that_lie_channel_by_channel():
 def test_a_voxel_that_is_not_finite_is_seen():
     batch, numbers, kept = drawn(1, (16, 16, 16))
     batch.unlabelled[0, 0, 3, 4, 5] = float("nan")
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         found, _ = learned_views(batch, numbers, kept.fill_(1), torch.tensor(0), labelled=True)
     assert found[2, 0, 3, 4, 5].isnan()
     assert found.isnan().sum() <= 2

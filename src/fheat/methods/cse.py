@@ -99,7 +99,7 @@ class CSE(Method):
             seen = model.forward_features(weak)
             view = read_weak(seen.logits, self.threshold)
             # Only the loss needs the components, which take as long as a fifth of the passes that come before it.
-            apart = weak.device if kernels.on_trial("beside") and kernels.usable(view.inside) else torch.device("cpu")
+            apart = weak.device if kernels.usable(view.inside) else torch.device("cpu")
             pseudo = beside(partial(pseudo_labels, view), apart)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
             choice = draw_place(seen.attention, weak.shape[2:])
@@ -113,8 +113,7 @@ class CSE(Method):
         """Return the loss, its three terms and the share of accepted voxels, in the order of `names`; see
         `learned_targets`."""
         weights, alone = (self.options.consistency, self.options.mix), processes.current().size == 1
-        fits = kernels.on_trial("loss") and kernels.usable(logits) and logits.shape[1] == 2
-        if fits and alone and not self.options.ramp:
+        if kernels.usable(logits) and logits.shape[1] == 2 and alone and not self.options.ramp:
             from fheat.ops.kernels.cse import weighed_losses  # Triton takes a second to import
 
             with kernels.on_device(logits):
@@ -137,7 +136,7 @@ def learned_targets(labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tens
     Labelled crops have their `labels`. The strong view has the labels of the weak one, and is left out where these are
     not accepted. The mixture has labels in region 0, where `mask` (X, Y, Z) is set, and those of `pseudo` in region 1.
     """
-    if kernels.on_trial("loss") and kernels.usable(view.inside):
+    if kernels.usable(view.inside):
         from fheat.ops.kernels.cse import set_targets  # Triton takes a second to import
 
         with kernels.on_device(mask):
@@ -159,7 +158,7 @@ def learned_views(
     `draw_noise` and the blocks of `draw_kept`, then both mixed: labelled inside the box of this `choice`, or outside.
     """
     images, weak, patch = batch.images, batch.unlabelled, batch.unlabelled.shape[2:]
-    if kernels.on_trial("views") and kernels.usable(weak):
+    if kernels.usable(weak):
         from fheat.ops.kernels.views import change_and_mix  # Triton takes a second to import
 
         boxes, levels = [box_and_step(length) for length in patch], (LARGEST, PROBABILITY, 1 - KEEP)
@@ -237,7 +236,7 @@ def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
 
 def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
     """Draw the place of `draw_box`, a whole number below 27."""
-    if kernels.on_trial("views") and kernels.usable(attention):
+    if kernels.usable(attention):
         from fheat.ops.kernels.boxes import choose_box, score_boxes  # Triton takes a second to import
 
         lengths = zip(patch, attention.shape[2:], strict=True)

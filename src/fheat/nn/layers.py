@@ -100,15 +100,15 @@ class Stem(nn.Sequential):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed. Kernels that compute a norm and the GELU behind it in one pass are on trial."""
-        if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial("stem"):
+        """Embed. By kernels, a norm and the GELU behind it are one pass."""
+        if x.ndim != 5 or not kernels.usable(x):
             return cast(Tensor, super().forward(x))  # type: ignore[no-untyped-call]
         layers, done = list(self), False
         for layer, behind in zip(layers, [*layers[1:], None], strict=True):
             if done:  # together with the norm before it
                 done = False
                 continue
-            done = _norm_and_gelu(layer, behind)
+            done = kernels.usable(x) and _norm_and_gelu(layer, behind)
             x = _activated(cast(OneGroupNorm, layer), x) if done else layer(x)
         return x
 
@@ -209,11 +209,11 @@ _WIDEST = 128
 
 
 def _fusable(layers: nn.Sequential, x: Tensor, convolution: type[nn.Module]) -> bool:
-    """Return whether kernels can run a convolution of patches, a norm and squeeze-excitation, which are on trial.
+    """Return whether kernels can run a convolution of patches, a norm and squeeze-excitation.
 
     They read the weights and call no submodule.
     """
-    if x.ndim != 5 or not kernels.usable(x) or not kernels.on_trial("resampling"):
+    if x.ndim != 5 or not kernels.usable(x):
         return False
     if 8 * x.numel() >= 2**31 or len(layers) != 3:
         return False

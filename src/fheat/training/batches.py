@@ -151,7 +151,7 @@ class Batches:
         self._unlabelled = cases[1].to(store.low.device)
         self._walks: Tensor | None = None
         turns = augment == "rotate" and patch[0] != patch[1]  # the twin refuses these
-        if isinstance(store, VolumeStore) and kernels.on_trial("crops") and not turns:
+        if isinstance(store, VolumeStore) and kernels.usable(store.low) and not turns:
             which, places, luck = (torch.cat(kind, dim=1).to(store.low.device) for kind in (cases, where, chances))
             self._walks = walks_of(store, which, places, luck, patch, augment)
 

@@ -57,6 +57,9 @@ class AdamW:
     An update whose gradient has a norm that is not finite changes nothing but `skipped`, which counts it. Gradients
     longer than `settings.clip` are scaled to that length. `also` are parameters beside those of the network, and
     `holder` is the module that has them, such as a method with a second network.
+
+    On a GPU parameters in float32 are updated together, by one kernel, in an iteration in which all of them have a
+    gradient. Everywhere else torch updates those that have one, with the same moments.
     """
 
     def __init__(
@@ -82,9 +85,10 @@ class AdamW:
         self._vector = self._in_one({id(one): rate for rate, some in groups.items() for one in some})
 
     def _in_one(self, rates: Mapping[int, float]) -> "OneVector | None":
-        """Return a vector of all parameters, with these rates, which holds the moments; None where it is not used."""
-        plain = all(one.dtype == torch.float32 and one.is_contiguous() for one in self.parameters)
-        if not (plain and kernels.on_trial("optimiser") and kernels.usable(self.parameters[0])):
+        """Return a vector of all parameters, with these rates by id, which holds the moments; None where kernels do not
+        run or cannot update all parameters."""
+        dense = all(one.dtype == torch.float32 and one.is_contiguous() for one in self.parameters)
+        if not dense or not kernels.usable(self.parameters[0]):
             return None
         from fheat.training.one_vector import OneVector  # Triton takes a second to import
 
@@ -95,7 +99,8 @@ class AdamW:
     def step(self, factor: Tensor) -> Tensor:
         """Update the parameters, learning rates times `factor`; return the norm of the gradient."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if self._vector is not None and len(gradients) == len(self.parameters):
+        complete = len(gradients) == len(self.parameters)
+        if self._vector is not None and complete and kernels.usable(self.parameters[0]):
             norm, finite = self._vector.update(gradients, factor, self.clip, self.adamw.param_groups[0])
             self.skipped += ~finite
             return norm

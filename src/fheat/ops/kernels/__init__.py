@@ -3,62 +3,37 @@
 Each kernel has a plain twin in PyTorch that defines what it computes. The twin runs on a CPU, under `torch.compile`,
 `torch.export` and `torch.func`, in float64, and wherever Triton or the C compiler that it needs is missing. Kernels
 have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
-
-`FHEAT_KERNELS=trial` adds kernels that no GPU has run yet, or that one has found wrong: the tests in Triton's
-interpreter are not enough to rely on them. `FHEAT_KERNELS=trial:crops,views` adds only the groups of `TRIALS` that are
-named.
 """
 
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
-TRIALS = (
-    "beside", "crops", "depthwise", "gradients", "head", "loss", "norms", "optimiser", "resampling", "stem", "sums",
-    "views",
-)  # fmt: skip
-"""Groups of kernels on trial."""
-_WORDS = (*get_args(Mode), "trial")
-
-
-def _read(asked: str) -> tuple[Mode, frozenset[str]]:
-    """Return the mode and the groups on trial that a word in the environment asks for."""
-    word, _, named = asked.partition(":")
-    groups = frozenset(named.split(",")) if named else frozenset(TRIALS if word == "trial" else ())
-    if word not in _WORDS or (named and word != "trial") or not groups <= set(TRIALS):
-        words = f"{', '.join(_WORDS)}, or trial: with some of {','.join(TRIALS)}"
-        raise ValueError(f"FHEAT_KERNELS={asked!r} in the environment is unknown: use one of {words}")
-    return "never" if word == "never" else "auto", groups
-
-
-_asked = _read(os.environ.get("FHEAT_KERNELS", "auto"))
-_mode: list[Mode] = [_asked[0]]
-_trial: list[frozenset[str]] = [_asked[1]]
+_asked = os.environ.get("FHEAT_KERNELS", "auto")
+if _asked not in ("auto", "never"):
+    raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use auto or never")
+_mode: list[Mode] = ["never" if _asked == "never" else "auto"]
 
 
 @contextmanager
-def use(mode: Mode, *, trial: bool | Collection[str] | None = None) -> Iterator[None]:
+def use(mode: Mode) -> Iterator[None]:
     """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
 
-    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. `trial` says whether those on trial
-    are among them, or which groups of them; None leaves it as it is.
+    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too.
     """
-    chosen = TRIALS if trial is True else trial or ()
     _mode.append(mode)
-    _trial.append(_trial[-1] if trial is None else frozenset(chosen))
     try:
         yield
     finally:
         _mode.pop()
-        _trial.pop()
 
 
 def usable(x: Tensor) -> bool:
@@ -75,11 +50,6 @@ def usable(x: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and _work(x.device)
     )
-
-
-def on_trial(group: str) -> bool:
-    """Return whether the kernels of a group of `TRIALS` are used."""
-    return group in _trial[-1]
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:

@@ -1,4 +1,8 @@
-"""Depthwise 3x3x3 convolution by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous."""
+"""Depthwise 3x3x3 convolution by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous.
+
+The convolution and the gradient of its weights each have three kernels, among which `fheat.ops.kernels.launch` chooses:
+in runs along Z for what fits the cache and has channels in fours, by sweeps along X for large grids, else by tiles.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels.device import sweep
 from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights, convolve_weights_runs
 from fheat.ops.kernels.launch import (
@@ -73,12 +76,7 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
     These columns of `partial` are filled here. Without `partial` there are no others.
     """
     samples, *sizes, channels = x.shape
-    rows = plan.samples * plan.splits
-    running = (
-        runs_for_sums(samples, (sizes[0], sizes[1], sizes[2]), channels, rows)
-        if kernels.on_trial("depthwise")
-        else None
-    )
+    running = runs_for_sums(samples, (sizes[0], sizes[1], sizes[2]), channels, plan.samples * plan.splits)
     if running is not None:
         filled = running.grid[0]
         partial = torch.empty(filled, 28 * channels, device=x.device) if partial is None else partial

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat, norm
 from fheat.ops.kernels.launch import operand_type, pairs, partials, tiling
@@ -71,7 +70,7 @@ class _FHEATHalf(torch.autograd.Function):
         w = FHEATWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
+        constants = plan.shape | {"SPLITS": plan.splits}
         local = depthwise.biased(x, table, w.depthwise_bias)
         v, g, y, after = (torch.empty_like(x) for _ in range(4))
         moments, y_moments, after_moments = (pairs(plan, x) for _ in range(3))
@@ -103,46 +102,37 @@ class _FHEATHalf(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.eps, ctx.dot
-        c, shape, splits = plan.channels, plan.shape, plan.splits
+        c, splits = plan.channels, plan.splits
         sizes = [c * c, c, c, c, c, c, 2 * c * c, 2 * c, 27 * c, c]
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         width = sum(sizes)
         partial = partials(plan, width, x)
         y_sums, sums = pairs(plan, x), pairs(plan, x)
         gradient = gradient.contiguous()
-        normal_gradient, gate_gradient, value_gradient, local_gradient = (torch.empty_like(x) for _ in range(4))
+        normal_gradient, gate_gradient, local_gradient = (torch.empty_like(x) for _ in range(3))
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, starts[4], eps)
-        on_trial = kernels.on_trial("gradients")
         ends = plan.voxels, plan.span
-        gated_backward, own = fheat.gated_backward, shape
-        if on_trial:
-            gated_backward, own = fheat.gated_gradients, plan.shape_of_gradients(64, 8)
-        gated_backward[plan.grid](
+        fheat.gated_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, t, moments, w.norm, w.norm_bias, g, w.out, normal_gradient,
-            gate_gradient, sums, partial, width, *ends, eps, **own, SPLITS=splits, DOT=dot,
+            gate_gradient, sums, partial, width, *ends, eps,
+            **plan.shape_of_gradients(64, 8), SPLITS=splits, DOT=dot,
         )  # fmt: skip
-        folded = on_trial and multiplier is None
-        if not folded:
+        # Without a transform, `project_backward` computes the gradient of the norm before it itself.
+        value_gradient, multiplier_gradient = normal_gradient, None
+        if multiplier is not None:
+            value_gradient = torch.empty_like(x)
             norm.norm_gradient[plan.grid](
                 normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, *ends, eps,
-                **shape, SPLITS=splits, ADD=False,
+                **plan.shape, SPLITS=splits, ADD=False,
             )  # fmt: skip
-        multiplier_gradient = None
-        if multiplier is not None:
             learned = ctx.needs_input_grad[1]
             value_gradient, behind = transform.filtered(value_gradient, multiplier, closed, keep_spectrum=learned)
             multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
-        if on_trial:
-            fheat.project_gradients[plan.grid](
-                normal_gradient if folded else value_gradient, t, moments, sums, w.norm, gate_gradient, local,
-                w.project, local_gradient, partial, width, starts[6], *ends, eps,
-                **plan.shape_of_gradients(64, 4), SPLITS=splits, DOT=dot, NORM=folded,
-            )  # fmt: skip
-        else:
-            fheat.project_backward[plan.grid](
-                value_gradient, gate_gradient, local, w.project, local_gradient, partial, width, starts[6], *ends,
-                **shape, SPLITS=splits, DOT=dot,
-            )  # fmt: skip
+        fheat.project_backward[plan.grid](
+            value_gradient, t, moments, sums, w.norm, gate_gradient, local, w.project, local_gradient, partial, width,
+            starts[6], *ends, eps,
+            **plan.shape_of_gradients(64, 4), SPLITS=splits, DOT=dot, NORM=multiplier is None,
+        )  # fmt: skip
         x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
         total = depthwise.add_rows_and_weights(partial, local_gradient, x, plan)
         by_name = dict(zip(

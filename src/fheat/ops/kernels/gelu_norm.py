@@ -28,7 +28,7 @@ class _GeluNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments = torch.empty_like(x), pairs(plan, x)
         ends, shape = (plan.voxels, plan.span), {**plan.shape, "SPLITS": plan.splits}
-        norm.find_moments[plan.grid](x, moments, *ends, **shape, COUNTED=False)
+        norm.find_moments[plan.grid](x, moments, *ends, **shape)
         device.gelu_norm[plan.grid](x, moments, scale, shift, out, *ends, eps, **shape)
         ctx.save_for_backward(x, moments, scale, shift)
         ctx.plan, ctx.eps = plan, eps

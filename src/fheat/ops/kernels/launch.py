@@ -57,10 +57,10 @@ class Tiling:
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
 
     def shape_of_gradients(self, block: int, warps: int) -> dict[str, int]:
-        """Constants for the kernels on trial that keep gradients of matrices and values of a whole tile in registers.
+        """Constants for kernels that keep gradients of matrices, and sums for each element of a tile, in registers.
 
-        `block` voxels and `warps` warps are for up to 32 channels; from 64 on, tiles are as ever and warps are eight.
-        Both were chosen by what the compiler for sm_90 says of registers and of barriers in the loop over tiles.
+        Tiles of up to 32 channels have `block` voxels and `warps` warps; wider ones have the block of `shape` and eight
+        warps. Both were chosen by what the compiler for sm_90 says of registers and of barriers in the loop over tiles.
         """
         if self.padded > 32:
             block, warps = self.block, 8
@@ -184,7 +184,7 @@ def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
 def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
     """Return how to sweep where each program stores sums: in long runs, which read no plane twice.
 
-    Tensors that fit the cache are faster by tiles, and have none.
+    Tensors that fit the cache are faster in runs or by tiles, and have none.
     """
     if samples * math.prod(sizes) * channels <= _MOST_IN_RUNS:
         return None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels.device import mixer, norm
 from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, power_of_two, tiling
 from fheat.ops.kernels.norm import sums_for_gradient
@@ -42,7 +41,7 @@ class _MixerHalf(torch.autograd.Function):
         w = MixerWeights(*weights)
         samples, *grid, channels = x.shape
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
+        constants = plan.shape | {"SPLITS": plan.splits}
         y, after = torch.empty_like(x), torch.empty_like(x)
         y_moments, after_moments = pairs(plan, x), pairs(plan, x)
         mixer.mixer_forward[plan.grid](
@@ -63,7 +62,7 @@ class _MixerHalf(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, moments, y, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = MixerWeights(*weights), ctx.plan, ctx.eps, ctx.dot
-        c, shape, splits = plan.channels, plan.shape, plan.splits
+        c, splits = plan.channels, plan.splits
         sizes = [c * c, c * c, c, c, c, c, 6, w.denominator.numel(), c, c]
         width = sum(sizes)
         partial = partials(plan, width, x)
@@ -71,17 +70,15 @@ class _MixerHalf(torch.autograd.Function):
         gradient = gradient.contiguous()
         normal_gradient, x_gradient = torch.empty_like(x), torch.empty_like(x)
         sums_for_gradient(plan, gradient, y, y_moments, w.after, y_sums, partial, width - 2 * c, eps)
-        groups, backward, own = len(w.denominator), mixer.mixer_backward, shape
-        if kernels.on_trial("gradients"):
-            backward, own = mixer.mixer_gradients, plan.shape_of_gradients(16, 4) | {"GP": power_of_two(groups)}
-        backward[plan.grid](
+        groups = len(w.denominator)
+        mixer.mixer_backward[plan.grid](
             gradient, y, y_moments, y_sums, w.after, x, moments, w.norm, w.norm_bias, w.first, w.first_bias,
             w.numerator, w.denominator, w.second, normal_gradient, sums, partial, width, plan.voxels, plan.span, eps,
-            **own, SPLITS=splits, GROUPS=groups, DOT=dot,
+            **plan.shape_of_gradients(16, 4), SPLITS=splits, GROUPS=groups, GP=power_of_two(groups), DOT=dot,
         )  # fmt: skip
         norm.norm_gradient[plan.grid](
             gradient, normal_gradient, x, moments, sums, w.norm, x_gradient, plan.voxels, plan.span, eps,
-            **shape, SPLITS=splits, ADD=True,
+            **plan.shape, SPLITS=splits, ADD=True,
         )  # fmt: skip
         by_name = dict(zip(
             ("first", "second", "first_bias", "second_bias", "norm", "norm_bias", "numerator", "denominator", "after",

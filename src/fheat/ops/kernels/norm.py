@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels.device import norm
 from fheat.ops.kernels.launch import Tiling, add_rows, pairs, partials, tiling
 
@@ -30,12 +29,8 @@ def sums_for_gradient(
 ) -> None:
     """Fill `sums`, which dL/dy needs from dL/dnorm(y), and the columns of `partial` from `at` on: scale and shift."""
     tensors, width = (gradient, y, moments, scale, sums, partial), partial.shape[1]
-    constants = plan.shape | {"SPLITS": plan.splits}
-    if kernels.on_trial("norms"):
-        tiles = plan.span // plan.block
-        norm.norm_sums_at_once[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants, TILES=tiles)
-    else:
-        norm.norm_sums[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants)
+    constants = plan.shape | {"SPLITS": plan.splits, "TILES": plan.span // plan.block}
+    norm.norm_sums[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants)
 
 
 class _OneGroupNorm(torch.autograd.Function):
@@ -45,7 +40,7 @@ class _OneGroupNorm(torch.autograd.Function):
         plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
         out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
         ends = plan.voxels, plan.span
-        constants = plan.shape | {"SPLITS": plan.splits, "COUNTED": not kernels.on_trial("norms")}
+        constants = plan.shape | {"SPLITS": plan.splits}
         norm.find_moments[plan.grid](x, moments, *ends, **constants)
         norm.residual_norm[plan.grid](x, x, moments, scale, shift, out, out_moments, *ends, eps, **constants, ADD=False)
         ctx.save_for_backward(x, moments, scale)

@@ -1,4 +1,7 @@
-"""Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights."""
+"""Kernels of the 3x3x3 depthwise convolution, with a residual or a bias, and of the gradient of its weights.
+
+Each works by tiles of voxels and padded channels, for any number of channels, or in runs along Z, for those in fours.
+"""
 
 import triton
 import triton.language as tl
@@ -109,7 +112,7 @@ def convolve_weights_runs(
     output_gradient, x, partial, width, at, X, Y, Z, columns, span,
     C: tl.constexpr, RUN: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of the weights (C, 27) and of the bias (C) in rows of `partial` from `at` on.
+    """Store what `convolve_weights` does, for C that is a multiple of four.
 
     A column is a run of RUN voxels along Z, which RUN divides, and `columns` is their number in the batch. A program
     works through `span` of them, BLOCK at a time, for CHUNK channels and the nine taps of one plane, and has a row of

@@ -85,10 +85,10 @@ def excite_moments(
     total = tl.zeros([CP], tl.float32)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.where(keep, tl.load(z + place, mask=keep, other=0.0).to(tl.float32) + offset, 0.0)
         total += tl.sum(value, axis=0)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, False)
+        count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     program = sample * SPLITS + part
     store_pair(moments, program, centre, squares)
     tl.store(sums + program * C + channel, total, mask=channel < C)

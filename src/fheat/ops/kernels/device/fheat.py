@@ -26,7 +26,6 @@ from fheat.ops.kernels.device.tiles import (
 def project_forward(
     x, weight, bias, value_out, gate_out, moments, voxels, span,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
-    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute [v, g] = W x + bias and the moments of v."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -40,12 +39,12 @@ def project_forward(
     gate_bias = read_row(bias + C, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         local = tl.load(x + place, mask=keep, other=0.0)
         value = product(local, value_weight, DOT) + value_bias
         tl.store(value_out + place, value, mask=keep)
         tl.store(gate_out + place, product(local, gate_weight, DOT) + gate_bias, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
+        count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
@@ -53,7 +52,6 @@ def project_forward(
 def gated_forward(
     t, moments, scale, shift, g, weight, bias, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
-    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W (silu(g) norm(t)) + bias and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -67,12 +65,12 @@ def gated_forward(
     add = read_row(bias, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
         gate = tl.load(g + place, mask=keep, other=0.0)
         value = product(gate * sigmoid(gate) * (normal * factor + offset), matrix, DOT) + add
         tl.store(out + place, value, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
+        count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
 
 
@@ -81,102 +79,12 @@ def gated_backward(
     output_gradient, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_gradient,
     gate_gradient, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
     """Compute dL/dnorm(t), dL/dg and the gradients of parameters from dL/dnorm(y), where y is the output of FHEAT.
 
-    Each row of `partial` begins with the gradients of W, bias, scale and shift.
-    """
-    sample, part = tl.program_id(0), tl.program_id(1)
-    channel = tl.arange(0, CP)
-    valid = channel < C
-    square = valid[:, None] & valid[None, :]
-    onto = channel[:, None] * C + channel[None, :]
-    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
-    first, second = read_sums(y_sums, sample, SPLITS)
-    factor = read_row(scale, channel, C)
-    offset = read_row(shift, channel, C)
-    y_factor = read_row(y_scale, channel, C)
-    weight_gradient = tl.zeros([CP, CP], tl.float32)
-    bias_gradient = tl.zeros([CP], tl.float32)
-    scale_gradient = tl.zeros([CP], tl.float32)
-    shift_gradient = tl.zeros([CP], tl.float32)
-    for start in range(part * span, part * span + span, BLOCK):
-        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
-        after = tl.where(keep, after, 0.0)
-        inner = product(after, tl.load(weight + onto, mask=square, other=0.0), DOT)
-        normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
-        normal = tl.where(keep, normal, 0.0)
-        scaled = normal * factor + offset
-        gate = tl.load(g + place, mask=keep, other=0.0)
-        soft = sigmoid(gate)
-        swish = gate * soft
-        weight_gradient += product(tl.trans(after), swish * scaled, DOT)
-        bias_gradient += tl.sum(after, axis=0)
-        value = inner * swish
-        scale_gradient += tl.sum(value * normal, axis=0)
-        shift_gradient += tl.sum(value, axis=0)
-        tl.store(normal_gradient + place, value, mask=keep)
-        tl.store(gate_gradient + place, inner * scaled * (soft + swish * (1.0 - soft)), mask=keep)
-    program = sample * SPLITS + part
-    factor1 = tl.load(scale + channel, mask=valid, other=0.0)
-    store_pair(sums, program, tl.sum(factor1 * shift_gradient), tl.sum(factor1 * scale_gradient))
-    row = partial + program * width
-    tl.store(row + onto, weight_gradient, mask=square)
-    row += C * C
-    tl.store(row + channel, bias_gradient, mask=valid)
-    tl.store(row + C + channel, scale_gradient, mask=valid)
-    tl.store(row + 2 * C + channel, shift_gradient, mask=valid)
-
-
-@triton.jit
-def project_backward(
-    value_gradient, gate_gradient, x, weight, out, partial, width, at, voxels, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """Compute dL/dx from dL/dv and dL/dg, and store the gradients of W and bias in rows of `partial` from `at` on."""
-    sample, part = tl.program_id(0), tl.program_id(1)
-    channel = tl.arange(0, CP)
-    valid = channel < C
-    square = valid[:, None] & valid[None, :]
-    onto = channel[:, None] * C + channel[None, :]
-    value_weight_gradient = tl.zeros([CP, CP], tl.float32)
-    gate_weight_gradient = tl.zeros([CP, CP], tl.float32)
-    value_bias_gradient = tl.zeros([CP], tl.float32)
-    gate_bias_gradient = tl.zeros([CP], tl.float32)
-    for start in range(part * span, part * span + span, BLOCK):
-        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        local = tl.load(x + place, mask=keep, other=0.0)
-        dv = tl.load(value_gradient + place, mask=keep, other=0.0)
-        dg = tl.load(gate_gradient + place, mask=keep, other=0.0)
-        value_weight_gradient += product(tl.trans(dv), local, DOT)
-        gate_weight_gradient += product(tl.trans(dg), local, DOT)
-        value_bias_gradient += tl.sum(dv, axis=0)
-        gate_bias_gradient += tl.sum(dg, axis=0)
-        value = product(dv, tl.load(weight + onto, mask=square, other=0.0), DOT)
-        value += product(dg, tl.load(weight + C * C + onto, mask=square, other=0.0), DOT)
-        tl.store(out + place, value, mask=keep)
-    row = partial + (sample * SPLITS + part) * width + at
-    tl.store(row + onto, value_weight_gradient, mask=square)
-    tl.store(row + C * C + onto, gate_weight_gradient, mask=square)
-    row += 2 * C * C
-    tl.store(row + channel, value_bias_gradient, mask=valid)
-    tl.store(row + C + channel, gate_bias_gradient, mask=valid)
-
-
-@triton.jit
-def gated_gradients(
-    output_gradient, y, y_moments, y_sums, y_scale, t, moments, scale, shift, g, weight, normal_gradient,
-    gate_gradient, sums, partial, width, voxels, span, eps,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
-    TILES: tl.constexpr,
-):  # fmt: skip
-    """Compute what `gated_backward` does; a program adds up TILES tiles, and their rows once, at the end.
-
-    A matrix of up to 64 channels is read once; a larger one would fill the registers.
+    Each row of `partial` begins with the gradients of W, bias, scale and shift. A program adds up TILES tiles, and
+    their rows once, at the end. A matrix of up to 64 channels is read once; a larger one would fill the registers.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
@@ -233,15 +141,16 @@ def gated_gradients(
 
 
 @triton.jit
-def project_gradients(
+def project_backward(
     value_gradient, t, moments, sums, scale, gate_gradient, x, weight, out, partial, width, at, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr,
     TILES: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Compute what `project_backward` does; a program adds up TILES tiles, and their rows once, at the end.
+    """Compute dL/dx from dL/dv and dL/dg, and store the gradients of W and bias in rows of `partial` from `at` on.
 
     With NORM, `value_gradient` is dL/dnorm(t), where t is v, and dL/dv is computed here; without, it is dL/dv, and t,
-    its moments, sums and scale are not read. Matrices of up to 64 channels are read once.
+    its moments, sums and scale are not read. A program adds up TILES tiles, and their rows once, at the end. Matrices
+    of up to 64 channels are read once.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)

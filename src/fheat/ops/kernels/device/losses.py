@@ -2,6 +2,7 @@
 
 Logits are (samples, K, voxels), or (samples, voxels, K) with LAST; tiles are (KP, BLOCK), where KP is the next power of
 two from K. Each program stores its own sums, and the host adds them in a fixed order, so results repeat bit by bit.
+Sums of two classes in up to two regions are those of `fheat.ops.kernels.device.two_classes`.
 """
 
 import triton

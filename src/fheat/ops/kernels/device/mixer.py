@@ -17,7 +17,6 @@ from fheat.ops.kernels.device.tiles import (
     read_moments,
     read_norms,
     read_row,
-    read_sums,
     rounded,
     store_pair,
     sum_four,
@@ -30,7 +29,7 @@ def mixer_forward(
     x, moments, scale, shift, weight1, bias1, numerator, denominator, weight2, bias2, out, out_moments,
     voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
-    DOT: tl.constexpr, COUNTED: tl.constexpr,
+    DOT: tl.constexpr,
 ):  # fmt: skip
     """Compute out = W2 F(W1 norm(x) + b1) + b2 and the moments of out; F is the rational function."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -46,46 +45,14 @@ def mixer_forward(
     add2 = read_row(bias2, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
         h = product(tl.where(keep, normal * factor + offset, 0.0), first, DOT) + add1
         above, below, _, _ = rational_terms(h, numerator, denominator, channel * GROUPS // C, valid)
         value = product(above / (1.0 + tl.abs(below)), second, DOT) + add2
         tl.store(out + place, value, mask=keep)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
+        count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     store_pair(out_moments, sample * SPLITS + part, centre, squares)
-
-
-@triton.jit
-def power_sums(values, h, FIRST: tl.constexpr):
-    """Return sums over the rows of values h^k for the six powers k from FIRST on, (8, channels), zeros in the rest."""
-    row = tl.arange(0, 8)[:, None]
-    sums = tl.zeros([8, h.shape[1]], tl.float32)
-    for _ in tl.static_range(FIRST):
-        values = values * h
-    for power in tl.static_range(6):
-        sums = tl.where(row == power, tl.sum(values, axis=0)[None, :], sums)
-        values = values * h
-    return sums
-
-
-@triton.jit
-def store_four(row, first, second, third, fourth, channel, C: tl.constexpr):
-    """Store four vectors of C numbers, one after the other."""
-    tl.store(row + channel, first, mask=channel < C)
-    tl.store(row + C + channel, second, mask=channel < C)
-    tl.store(row + 2 * C + channel, third, mask=channel < C)
-    tl.store(row + 3 * C + channel, fourth, mask=channel < C)
-
-
-@triton.jit
-def store_rational(row, numerator, denominator, group, GROUPS: tl.constexpr):
-    """Store the gradients of the 6 + 4 GROUPS coefficients, added up from sums per channel."""
-    power = tl.arange(0, 8)
-    tl.store(row + power, tl.sum(numerator, axis=1), mask=power < 6)
-    for one in tl.static_range(GROUPS):
-        mine = tl.where((group == one)[None, :], denominator, 0.0)
-        tl.store(row + 6 + 4 * one + power, tl.sum(mine, axis=1), mask=power < 4)
 
 
 @triton.jit
@@ -93,74 +60,13 @@ def mixer_backward(
     output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
     weight2, out, sums, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
-    DOT: tl.constexpr,
-):  # fmt: skip
-    """Compute out = dL/dnorm(x) and the gradients of parameters from dL/dnorm(y), where y is the mixer's output."""
-    sample, part = tl.program_id(0), tl.program_id(1)
-    channel = tl.arange(0, CP)
-    valid = channel < C
-    square = valid[:, None] & valid[None, :]
-    group = channel * GROUPS // C
-    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    y_mean, y_deviation = read_moments(y_moments, sample, voxels, span, eps, C, SPLITS)
-    first, second = read_sums(y_sums, sample, SPLITS)
-    factor = read_row(scale, channel, C)
-    offset = read_row(shift, channel, C)
-    y_factor = read_row(y_scale, channel, C)
-    add1 = read_row(bias1, channel, C)
-    into = channel[None, :] * C + channel[:, None]
-    onto = channel[:, None] * C + channel[None, :]
-    weight1_gradient, weight2_gradient = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
-    bias1_gradient, bias2_gradient = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
-    scale_gradient, shift_gradient = tl.zeros([CP], tl.float32), tl.zeros([CP], tl.float32)
-    numerator_gradient, denominator_gradient = tl.zeros([8, CP], tl.float32), tl.zeros([8, CP], tl.float32)
-    for start in range(part * span, part * span + span, BLOCK):
-        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        normal = (tl.load(x + place, mask=keep, other=0.0) - mean) * deviation
-        scaled = tl.where(keep, normal * factor + offset, 0.0)
-        h = product(scaled, tl.load(weight1 + into, mask=square, other=0.0), DOT) + add1
-        above, below, above_derivative, below_derivative = rational_terms(h, numerator, denominator, group, valid)
-        inverse = 1.0 / (1.0 + tl.abs(below))
-        active = above * inverse
-        y_normal = (tl.load(y + place, mask=keep, other=0.0) - y_mean) * y_deviation
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
-        after = tl.where(keep, after, 0.0)
-        bias2_gradient += tl.sum(after, axis=0)
-        weight2_gradient += product(tl.trans(after), active, DOT)
-        inner = product(after, tl.load(weight2 + onto, mask=square, other=0.0), DOT)
-        up = tl.where(keep, inner, 0.0) * inverse
-        down = tl.where(below < 0, up * active, -up * active)
-        numerator_gradient += power_sums(up, h, 0)
-        denominator_gradient += power_sums(down, h, 1)
-        before = up * above_derivative + down * below_derivative
-        bias1_gradient += tl.sum(before, axis=0)
-        weight1_gradient += product(tl.trans(before), scaled, DOT)
-        value = product(before, tl.load(weight1 + onto, mask=square, other=0.0), DOT)
-        scale_gradient += tl.sum(value * tl.where(keep, normal, 0.0), axis=0)
-        shift_gradient += tl.sum(value, axis=0)
-        tl.store(out + place, value, mask=keep)
-    program = sample * SPLITS + part
-    store_pair(sums, program, tl.sum(factor * shift_gradient[None, :]), tl.sum(factor * scale_gradient[None, :]))
-    row = partial + program * width
-    tl.store(row + onto, weight1_gradient, mask=square)
-    tl.store(row + C * C + onto, weight2_gradient, mask=square)
-    store_four(row + 2 * C * C, bias1_gradient, bias2_gradient, scale_gradient, shift_gradient, channel, C)
-    store_rational(row + 2 * C * C + 4 * C, numerator_gradient, denominator_gradient, group, GROUPS)
-
-
-@triton.jit
-def mixer_gradients(
-    output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
-    weight2, out, sums, partial, width, voxels, span, eps,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, GROUPS: tl.constexpr,
     GP: tl.constexpr, DOT: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute what `mixer_backward` does; a program adds up TILES tiles, and their rows once, at the end.
+    """Compute out = dL/dnorm(x) and the gradients of parameters from dL/dnorm(y), where y is the mixer's output.
 
-    Fourteen tiles of values are kept for this: up h^k for k from 0 to 5, down h^k for k from 1 to 4, and the gradients
-    of b1, b2, scale and shift. Matrices of up to 64 channels are read once; larger ones would fill the registers. GP is
-    the next power of two from GROUPS.
+    A program adds up TILES tiles, and their rows once, at the end. It keeps fourteen tiles of values for this: up h^k
+    for k from 0 to 5, down h^k for k from 1 to 4, and the gradients of b1, b2, scale and shift. Matrices of up to 64
+    channels are read once; larger ones would fill the registers. GP is the next power of two from GROUPS.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)

@@ -19,7 +19,6 @@ from fheat.ops.kernels.device.tiles import (
 def residual_norm(
     x, y, moments, scale, shift, out, out_moments, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, ADD: tl.constexpr,
-    COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Compute out = norm(y); with ADD compute out = x + norm(y) and the moments of out."""
     sample, part = tl.program_id(0), tl.program_id(1)
@@ -29,11 +28,11 @@ def residual_norm(
     offset = read_row(shift, channel, C)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
         if ADD:
             value += tl.load(x + place, mask=keep, other=0.0)
-            count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
+            count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
         tl.store(out + place, value, mask=keep)
     if ADD:
         store_pair(out_moments, sample * SPLITS + part, centre, squares)
@@ -42,50 +41,28 @@ def residual_norm(
 @triton.jit
 def find_moments(
     x, moments, voxels, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, COUNTED: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments of x."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
-        _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.load(x + place, mask=keep, other=0.0)
-        count, centre, squares = add_moments(count, centre, squares, value, rows, keep, start, voxels, C, COUNTED)
+        count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
 
 @triton.jit
 def norm_sums(
     output_gradient, y, moments, scale, sums, partial, width, at, voxels, span, eps,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """Compute the sums that dL/dy needs from dL/dnorm(y), and the gradients of scale and shift from `at` on."""
-    sample, part = tl.program_id(0), tl.program_id(1)
-    channel = tl.arange(0, CP)
-    valid = channel < C
-    mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
-    scale_gradient = tl.zeros([CP], tl.float32)
-    shift_gradient = tl.zeros([CP], tl.float32)
-    for start in range(part * span, part * span + span, BLOCK):
-        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
-        scale_gradient += tl.sum(gradient * normal, axis=0)
-        shift_gradient += tl.sum(gradient, axis=0)
-    factor = tl.load(scale + channel, mask=valid, other=0.0)
-    program = sample * SPLITS + part
-    store_pair(sums, program, tl.sum(factor * shift_gradient), tl.sum(factor * scale_gradient))
-    tl.store(partial + program * width + at + channel, scale_gradient, mask=valid)
-    tl.store(partial + program * width + at + C + channel, shift_gradient, mask=valid)
-
-
-@triton.jit
-def norm_sums_at_once(
-    output_gradient, y, moments, scale, sums, partial, width, at, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Compute what `norm_sums` does; a program adds up TILES tiles, and their rows once, at the end."""
+    """Compute the sums that dL/dy needs from dL/dnorm(y), and the gradients of scale and shift from `at` on.
+
+    A program adds up TILES tiles, and their rows once, at the end.
+    """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C

@@ -109,16 +109,12 @@ def product(a, b, DOT: tl.constexpr):
 
 
 @triton.jit
-def add_moments(count, mean, squares, values, rows, keep, start, voxels, C: tl.constexpr, COUNTED: tl.constexpr):
+def add_moments(count, mean, squares, values, keep, start, voxels, C: tl.constexpr):
     """Merge a tile into (count, mean, sum of squared deviations) by Chan's rule, and return the three.
 
-    `rows` says which of its voxels exist, the first of which is `start`; without COUNTED they are not counted, but
-    computed.
+    `start` is the first of its voxels, and `keep` says which of its elements exist.
     """
-    if COUNTED:
-        added = tl.sum(rows.to(tl.float32)) * C
-    else:
-        added = tl.minimum(tl.maximum(voxels - start, 0), rows.shape[0]) * 1.0 * C
+    added = tl.minimum(tl.maximum(voxels - start, 0), keep.shape[0]) * 1.0 * C
     tile_mean = tl.sum(tl.where(keep, values, 0.0)) / tl.maximum(added, 1.0)
     deviation = tl.where(keep, values - tile_mean, 0.0)
     total = count + added

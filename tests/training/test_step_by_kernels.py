@@ -1,4 +1,4 @@
-"""Whole iterations of CSE with all kernels that are on trial, in Triton's interpreter: those of the plain step."""
+"""Whole iterations of CSE by fused kernels, in Triton's interpreter: those of the plain step."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.training.test_step import PATCH, build
 
 
 @pytest.mark.slow
-def test_iterations_of_cse_with_kernels_on_trial_are_the_plain_ones(monkeypatch):
+def test_iterations_of_cse_by_kernels_are_the_plain_ones(monkeypatch):
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("the interpreter is for machines without a GPU; see tests/gpu")
@@ -18,7 +18,7 @@ def test_iterations_of_cse_with_kernels_on_trial_are_the_plain_ones(monkeypatch)
     monkeypatch.setattr("fheat.methods.cse.largest_component", plain)
     histories = []
     for mode in ("never", "always"):
-        with kernels.use(mode, trial=True):
+        with kernels.use(mode):
             step = build(cse(PATCH), 3)
             for _ in range(3):
                 step()
