@@ -220,6 +220,31 @@ def test_gates_that_closed_leave_the_iteration_and_nothing_changes(monkeypatch):
         assert torch.equal(one, other), name
 
 
+def test_gates_that_left_the_iteration_are_out_of_it_after_a_checkpoint(monkeypatch):
+    monkeypatch.setattr(engine_step, "ITERATIONS_BETWEEN_GATE_CHECKS", 2)
+
+    def fresh():
+        step = build(supervised(), 6)
+        for site in ("enc1", "enc2"):
+            step.gates[site].set_strength(0.0)
+        return step
+
+    def asleep(step):
+        return [site for site, gate in step.gates.items() if gate.asleep]
+
+    whole = fresh()
+    for done, sites in ((3, []), (2, ["enc1", "enc2"])):  # asked twice, after two and after four iterations
+        for _ in range(done):
+            whole()
+        state, again = whole.state(), build(supervised(), 6)
+        again.restore(state)
+        assert asleep(again) == asleep(whole) == sites
+        assert [gate.closed for gate in again._closed_before] == [True] * len(whole._closed_before)
+    older = {name: value for name, value in state.items() if not name.startswith("gates.")}
+    again.restore(older)
+    assert asleep(again) == []
+
+
 def test_only_a_closed_gate_sleeps_and_a_new_strength_wakes_it():
     gate = FractionalHeat()
     with pytest.raises(ValueError, match="open"):

@@ -113,7 +113,7 @@ class Step:
         """Return copies of everything the next iteration depends on, and of what was logged so far.
 
         Weights and buffers of network and method, moments of the optimiser, iteration, stage, skipped updates, history,
-        and the states of the random generators of host and device. All processes call this and get the same: what each
+        which gates have left the iteration, and the states of the random generators of host and device. All processes call this and get the same: what each
         remembers of its own crops is gathered, everything else is alike in all.
         """
         state = {f"model.{name}": value for name, value in self.model.state_dict().items()}
@@ -126,6 +126,9 @@ class Step:
         state["iteration"] = self.iteration
         state["stage"] = torch.tensor(self.method.current_stage)
         state["skipped"] = self.optimiser.skipped
+        state["gates.asleep"] = torch.tensor([gate.asleep for gate in self.gates.values()], dtype=torch.bool)
+        closed = [gate in self._closed_before for gate in self.gates.values()]
+        state["gates.closed_before"] = torch.tensor(closed, dtype=torch.bool)
         state["history"] = self.history[: int(self.iteration)]
         state["generator.cpu"] = torch.get_rng_state()
         if self.iteration.is_cuda:
@@ -146,10 +149,23 @@ class Step:
         self._done = int(state["iteration"])
         self.method.current_stage = int(state.get("stage", 0))  # older checkpoints are of methods without stages
         self.optimiser.skipped.copy_(state["skipped"])
+        self._restore_sleep(_part(state, "gates."))
         self.history[: len(state["history"])] = state["history"].to(self.history.device)
         torch.set_rng_state(state["generator.cpu"])
         if self.iteration.is_cuda and "generator.cuda" in state:
             torch.cuda.set_rng_state(state["generator.cuda"], self.iteration.device)
+
+    def _restore_sleep(self, state: dict[str, Tensor]) -> None:
+        """Take the gates out of the iteration that had left it: on a GPU their place decides how gradients are rounded.
+
+        Older checkpoints do not say which; closed gates then leave it as they do in a new run.
+        """
+        gates = list(self.gates.values())
+        for gate, asleep in zip(gates, state.get("asleep", torch.zeros(len(gates))), strict=True):
+            if asleep:
+                gate.sleep()
+        closed = state.get("closed_before", torch.zeros(len(gates)))
+        self._closed_before = [gate for gate, one in zip(gates, closed, strict=True) if one]
 
     def _let_closed_gates_sleep(self) -> None:
         """Take the transforms of gates that closed out of the iteration, and out of the captured graph, for good.
