@@ -5,8 +5,6 @@ import triton.language as tl
 
 from fheat.ops.kernels.device.tiles import (
     add_moments,
-    choose_four,
-    norm_backward,
     product,
     read_matrix,
     read_moments,
@@ -16,8 +14,10 @@ from fheat.ops.kernels.device.tiles import (
     rounded,
     sigmoid,
     store_pair,
+    store_vectors,
     sum_four,
     sum_two,
+    through_norm,
     tile_at,
 )
 
@@ -109,9 +109,7 @@ def gated_backward(
         gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         here = tl.load(t + place, mask=keep, other=0.0)
         gate = tl.load(g + place, mask=keep, other=0.0)
-        y_normal = (there - y_mean) * y_deviation
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
-        after = tl.where(keep, after, 0.0)
+        after = through_norm(gradient, there, keep, y_mean, y_deviation, y_factor, first, second, voxels * 1.0 * C)
         arriving = rounded(after, DOT)
         normal = tl.where(keep, (here - mean) * deviation, 0.0)
         scaled = normal * factor + offset
@@ -133,9 +131,7 @@ def gated_backward(
     after, by_normal, value, shifted = sum_four(
         bias_gradient, scale_gradient, shift_gradient, shift_gradient * factor, 0
     )
-    four = tl.arange(0, 4)[:, None]
-    vectors = choose_four(four, after[None, :], by_normal[None, :], value[None, :], shifted[None, :])
-    tl.store(row + C * C + four * C + channel[None, :], vectors, mask=(four < 3) & valid[None, :])
+    store_vectors(row + C * C, after, by_normal, value, shifted, channel, C, 3)
     shifted, stretched = sum_two(shifted, by_normal * tl.load(scale + channel, mask=valid, other=0.0), 0)
     store_pair(sums, program, shifted, stretched)
 
@@ -174,9 +170,8 @@ def project_backward(
         dg = tl.load(gate_gradient + place, mask=keep, other=0.0)
         local = rounded(tl.load(x + place, mask=keep, other=0.0), DOT)
         if NORM:
-            normal = (tl.load(t + place, mask=keep, other=0.0) - mean) * deviation
-            dv = norm_backward(dv, normal, factor, deviation, first, second, voxels * 1.0 * C)
-            dv = tl.where(keep, dv, 0.0)
+            here = tl.load(t + place, mask=keep, other=0.0)
+            dv = through_norm(dv, here, keep, mean, deviation, factor, first, second, voxels * 1.0 * C)
         value_bias_gradient += dv
         gate_bias_gradient += dg
         dv, dg = rounded(dv, DOT), rounded(dg, DOT)

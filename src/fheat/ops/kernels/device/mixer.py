@@ -10,7 +10,6 @@ import triton.language as tl
 from fheat.ops.kernels.device.tiles import (
     add_moments,
     choose_four,
-    norm_backward,
     product,
     rational_terms,
     read_matrix,
@@ -19,7 +18,9 @@ from fheat.ops.kernels.device.tiles import (
     read_row,
     rounded,
     store_pair,
+    store_vectors,
     sum_four,
+    through_norm,
     tile_at,
 )
 
@@ -56,6 +57,54 @@ def mixer_forward(
 
 
 @triton.jit
+def add_tile(totals, up, down, h, before, after, by_normal, value):
+    """Return fourteen totals, (BLOCK, CP) each, with the values of one tile more.
+
+    These are up h^k for k from 0 to 5 and down h^k for k from 1 to 4, whose sums are the gradients of the rational
+    function's coefficients, and the gradients of b1, b2, scale and shift.
+    """
+    added = ()
+    for _ in tl.static_range(6):
+        added += (up,)
+        up = up * h
+    for _ in tl.static_range(4):
+        down = down * h
+        added += (down,)
+    added += (before, after, by_normal, value)
+    grown = ()
+    for index in tl.static_range(14):
+        grown += (totals[index] + added[index],)
+    return grown
+
+
+@triton.jit
+def store_totals(row, sums, program, totals, factor, channel, C: tl.constexpr, GROUPS: tl.constexpr, GP: tl.constexpr):
+    """Store the gradients of b1, b2, scale, shift, numerator and denominator from the totals of `add_tile`.
+
+    Store in `sums` what dL/dx needs from dL/dnorm(x); `factor` is the scale. GP is the next power of two from GROUPS.
+    """
+    before, after, by_normal, value = sum_four(totals[10], totals[11], totals[12], totals[13], 0)
+    store_vectors(row, before, after, by_normal, value, channel, C, 4)
+    row += 4 * C
+    a0, a1, a2, a3 = sum_four(totals[0], totals[1], totals[2], totals[3], 0)
+    a4, a5, b1, b2 = sum_four(totals[4], totals[5], totals[6], totals[7], 0)
+    b3, b4, shifted, stretched = sum_four(totals[8], totals[9], totals[13] * factor, totals[12] * factor, 0)
+    a0, a1, a2, a3 = sum_four(a0, a1, a2, a3, 0)
+    a4, a5, shifted, stretched = sum_four(a4, a5, shifted, stretched, 0)
+    store_pair(sums, program, shifted, stretched)
+    store_pair(row, 0, a0, a1)
+    store_pair(row, 1, a2, a3)
+    store_pair(row, 2, a4, a5)
+    four, one = tl.arange(0, 4)[None, :], tl.arange(0, GP)[:, None]
+    mine = one == (channel * GROUPS // C)[None, :]
+    b1, b2 = tl.where(mine, b1[None, :], 0.0), tl.where(mine, b2[None, :], 0.0)
+    b3, b4 = tl.where(mine, b3[None, :], 0.0), tl.where(mine, b4[None, :], 0.0)
+    b1, b2, b3, b4 = sum_four(b1, b2, b3, b4, 1)
+    coefficients = choose_four(four, b1[:, None], b2[:, None], b3[:, None], b4[:, None])
+    tl.store(row + 6 + one * 4 + four, coefficients, mask=one < GROUPS)
+
+
+@triton.jit
 def mixer_backward(
     output_gradient, y, y_moments, y_sums, y_scale, x, moments, scale, shift, weight1, bias1, numerator, denominator,
     weight2, out, sums, partial, width, voxels, span, eps,
@@ -64,9 +113,8 @@ def mixer_backward(
 ):  # fmt: skip
     """Compute out = dL/dnorm(x) and the gradients of parameters from dL/dnorm(y), where y is the mixer's output.
 
-    A program adds up TILES tiles, and their rows once, at the end. It keeps fourteen tiles of values for this: up h^k
-    for k from 0 to 5, down h^k for k from 1 to 4, and the gradients of b1, b2, scale and shift. Matrices of up to 64
-    channels are read once; larger ones would fill the registers. GP is the next power of two from GROUPS.
+    A program adds up TILES tiles in the totals of `add_tile`, and their rows once, at the end. Matrices of up to 64
+    channels are read once; larger ones would fill the registers.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
@@ -79,81 +127,42 @@ def mixer_backward(
         into1 = read_matrix(weight1, into, square, DOT)
         onto1 = read_matrix(weight1, onto, square, DOT)
         onto2 = read_matrix(weight2, onto, square, DOT)
-    factor = read_row(scale, channel, C)
-    offset = read_row(shift, channel, C)
-    y_factor = read_row(y_scale, channel, C)
-    add1 = read_row(bias1, channel, C)
+    factor, offset = read_row(scale, channel, C), read_row(shift, channel, C)
+    y_factor, add1 = read_row(y_scale, channel, C), read_row(bias1, channel, C)
     mean, deviation, y_mean, y_deviation, first, second = read_norms(
         moments, y_moments, y_sums, sample, voxels, span, eps, C, SPLITS
     )
     weight1_gradient, weight2_gradient = tl.zeros([CP, CP], tl.float32), tl.zeros([CP, CP], tl.float32)
     totals = ()
-    for _ in tl.static_range(14):
+    for _index in tl.static_range(14):
         totals += (tl.zeros([BLOCK, CP], tl.float32),)
     for tile in range(TILES):
         _, _, keep, place = tile_at(part * span + tile * BLOCK, sample, voxels, channel, C, BLOCK)
         here = tl.load(x + place, mask=keep, other=0.0)
         there = tl.load(y + place, mask=keep, other=0.0)
         gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        if CP > 64:
-            into1 = read_matrix(weight1, into, square, DOT)
+        into1 = read_matrix(weight1, into, square, DOT) if CP > 64 else into1
         normal = tl.where(keep, (here - mean) * deviation, 0.0)
         scaled = rounded(tl.where(keep, normal * factor + offset, 0.0), DOT)
         h = product(scaled, into1, DOT) + add1
         above, below, above_derivative, below_derivative = rational_terms(h, numerator, denominator, group, valid)
         inverse = 1.0 / (1.0 + tl.abs(below))
         active = above * inverse
-        y_normal = (there - y_mean) * y_deviation
-        after = norm_backward(gradient, y_normal, y_factor, y_deviation, first, second, voxels * 1.0 * C)
-        after = tl.where(keep, after, 0.0)
+        after = through_norm(gradient, there, keep, y_mean, y_deviation, y_factor, first, second, voxels * 1.0 * C)
         arriving = rounded(after, DOT)
         weight2_gradient += product(tl.trans(arriving), active, DOT)
-        if CP > 64:
-            onto2 = read_matrix(weight2, onto, square, DOT)
+        onto2 = read_matrix(weight2, onto, square, DOT) if CP > 64 else onto2
         up = tl.where(keep, product(arriving, onto2, DOT), 0.0) * inverse
         down = tl.where(below < 0, up * active, -up * active)
         before = up * above_derivative + down * below_derivative
         leaving = rounded(before, DOT)
         weight1_gradient += product(tl.trans(leaving), scaled, DOT)
-        if CP > 64:
-            onto1 = read_matrix(weight1, onto, square, DOT)
+        onto1 = read_matrix(weight1, onto, square, DOT) if CP > 64 else onto1
         value = product(leaving, onto1, DOT)
         tl.store(out + place, value, mask=keep)
-        added = ()
-        for _ in tl.static_range(6):
-            added += (up,)
-            up = up * h
-        for _ in tl.static_range(4):
-            down = down * h
-            added += (down,)
-        added += (before, after, value * normal, value)
-        grown = ()
-        for index in tl.static_range(14):
-            grown += (totals[index] + added[index],)
-        totals = grown
+        totals = add_tile(totals, up, down, h, before, after, value * normal, value)
     program = sample * SPLITS + part
     row = partial + program * width
     tl.store(row + onto, weight1_gradient, mask=square)
     tl.store(row + C * C + onto, weight2_gradient, mask=square)
-    row += 2 * C * C
-    before, after, by_normal, value = sum_four(totals[10], totals[11], totals[12], totals[13], 0)
-    four = tl.arange(0, 4)
-    vectors = choose_four(four[:, None], before[None, :], after[None, :], by_normal[None, :], value[None, :])
-    tl.store(row + four[:, None] * C + channel[None, :], vectors, mask=valid[None, :])
-    row += 4 * C
-    a0, a1, a2, a3 = sum_four(totals[0], totals[1], totals[2], totals[3], 0)
-    a4, a5, b1, b2 = sum_four(totals[4], totals[5], totals[6], totals[7], 0)
-    b3, b4, shifted, stretched = sum_four(totals[8], totals[9], totals[13] * factor, totals[12] * factor, 0)
-    a0, a1, a2, a3 = sum_four(a0, a1, a2, a3, 0)
-    a4, a5, shifted, stretched = sum_four(a4, a5, shifted, stretched, 0)
-    store_pair(sums, program, shifted, stretched)
-    store_pair(row, 0, a0, a1)
-    store_pair(row, 1, a2, a3)
-    store_pair(row, 2, a4, a5)
-    one = tl.arange(0, GP)[:, None]
-    mine = one == group[None, :]
-    b1, b2 = tl.where(mine, b1[None, :], 0.0), tl.where(mine, b2[None, :], 0.0)
-    b3, b4 = tl.where(mine, b3[None, :], 0.0), tl.where(mine, b4[None, :], 0.0)
-    b1, b2, b3, b4 = sum_four(b1, b2, b3, b4, 1)
-    coefficients = choose_four(four[None, :], b1[:, None], b2[:, None], b3[:, None], b4[:, None])
-    tl.store(row + 6 + one * 4 + four[None, :], coefficients, mask=one < GROUPS)
+    store_totals(row + 2 * C * C, sums, program, totals, factor, channel, C, GROUPS, GP)

@@ -63,6 +63,14 @@ def choose_four(index, first, second, third, fourth):
 
 
 @triton.jit
+def store_vectors(row, first, second, third, fourth, channel, C: tl.constexpr, COUNT: tl.constexpr):
+    """Store the first COUNT of four vectors of C numbers, one after the other."""
+    four = tl.arange(0, 4)[:, None]
+    vectors = choose_four(four, first[None, :], second[None, :], third[None, :], fourth[None, :])
+    tl.store(row + four * C + channel[None, :], vectors, mask=(four < COUNT) & (channel < C)[None, :])
+
+
+@triton.jit
 def read_norms(moments, y_moments, y_sums, sample, voxels, span, eps, C: tl.constexpr, SPLITS: tl.constexpr):
     """Return what `read_moments` does of x and of y, and the two sums of `read_sums`."""
     part = tl.arange(0, SPLITS)
@@ -155,6 +163,12 @@ def norm_backward(gradient, normal, scale, deviation, first, second, count):
     `deviation` is 1 / sqrt(variance + eps), `first` and `second` are the two sums.
     """
     return (gradient * scale - (first + normal * second) / count) * deviation
+
+
+@triton.jit
+def through_norm(gradient, y, keep, mean, deviation, scale, first, second, count):
+    """Return what `norm_backward` does, from y itself and its mean, with zeros where no elements exist."""
+    return tl.where(keep, norm_backward(gradient, (y - mean) * deviation, scale, deviation, first, second, count), 0.0)
 
 
 @triton.jit
