@@ -2,14 +2,14 @@
 
 With y = norm(z + bias) and the means m of y over the voxels of a sample, one per channel,
 
-    out = y * gate (+ skip),  gate = sigmoid(W2 relu(W1 m))
+    w = y * gate (+ skip),  gate = sigmoid(W2 relu(W1 m))
 
 The means of y follow from those of z, so one pass over z finds all that the second pass needs; every program of the
 second pass computes the gate of its sample again. In the same way all gradients of parameters, that of the bias too,
-follow from two sums per channel, of g = dL/dout and of g times the normalised value.
+follow from two sums per channel, of g = dL/dw and of g times the normalised value.
 
 z is (samples, voxels, C), float32 or rounded. Where a voxel became a patch of SIDE voxels per axis, the rows of z are
-patch after patch, and those of out, skip and dL/dout in the order of the grid.
+patch after patch, and those of w, skip and dL/dw in the order of the grid.
 """
 
 import triton
@@ -124,7 +124,7 @@ def excite_sums(
     output_gradient, z, bias, moments, shares, voxels, span, Y, Z, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums over voxels of g = dL/dout times the normalised value, and of g: (samples, SPLITS, 2 C)."""
+    """Compute the sums over voxels of g = dL/dw times the normalised value, and of g: (samples, SPLITS, 2 C)."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)

@@ -1,6 +1,6 @@
-"""Kernels of a one-group norm with a GELU behind it, out = GELU(u), u = n scale + shift, n the normalised value.
+"""Kernels of a one-group norm of y with a GELU behind it, w = GELU(u), u = n scale + shift, n the normalised y.
 
-The moments are those of `norm.find_moments`. The passes back compute u again: dL/du = dL/dout (Phi(u) + u phi(u)).
+The moments are those of `norm.find_moments`. The passes back compute u again: dL/du = dL/dw (Phi(u) + u phi(u)).
 """
 
 import triton
@@ -46,7 +46,7 @@ def gelu_norm_sums(
     output_gradient, y, moments, scale, shift, sums, partial, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums that dL/dy needs from dL/dout, and the gradients of scale and shift, (samples SPLITS, 2 C)."""
+    """Compute the sums that dL/dy needs from dL/dw, and the gradients of scale and shift, (samples SPLITS, 2 C)."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     valid = channel < C
@@ -72,7 +72,7 @@ def gelu_norm_gradient(
     output_gradient, y, moments, sums, scale, shift, out, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Compute out = dL/dy from dL/dout."""
+    """Compute out = dL/dy from dL/dw."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
