@@ -193,7 +193,8 @@ def main(
         note="Rows by the length of their runs in iterations; a method with a published length of its own takes as "
         "large a share of it as the row does of 16,000. Dice and Jaccard in per cent, distances in voxels; cases hold "
         "shares, not per cent. Runs came in over several versions; each names its own, those without are of 0.1.0 or "
-        "0.2.0. Runs without a learning rate have 0.01. Six to fourteen runs shared the GPU, so per_second and minutes say nothing about the speed of one.",
+        "0.2.0. Runs without a learning rate have 0.01. Six to fourteen runs shared the GPU, so per_second and minutes "
+        "say nothing about the speed of one.",
         settings={"items": list(ITEMS), "metrics": list(METRICS)},
         results=rows | ({"survivors": survivors(rows[str(FULL)])} if str(FULL) in rows else {}),
     )

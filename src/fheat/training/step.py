@@ -113,8 +113,8 @@ class Step:
         """Return copies of everything the next iteration depends on, and of what was logged so far.
 
         Weights and buffers of network and method, moments of the optimiser, iteration, stage, skipped updates, history,
-        which gates have left the iteration, and the states of the random generators of host and device. All processes call this and get the same: what each
-        remembers of its own crops is gathered, everything else is alike in all.
+        which gates have left the iteration, and the states of the random generators of host and device. All processes
+        call this and get the same: what each remembers of its own crops is gathered, everything else is alike in all.
         """
         state = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for name, value in self.method.state_dict().items():

@@ -100,7 +100,7 @@ def excite_forward(
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     R: tl.constexpr, RP: tl.constexpr, ROWS: tl.constexpr, SIDE: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """Compute out; with ADD, plus `skip`."""
+    """Compute out = w; with ADD, plus `skip`."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     mean, deviation = read_moments(moments, sample, voxels, span, eps, C, SPLITS)
