@@ -22,8 +22,8 @@ from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
 TRIALS = (
-    "beside", "crops", "depthwise", "gradients", "head", "loss", "norms", "optimiser", "resampling", "stem", "sums",
-    "views",
+    "beside", "crops", "depthwise", "gradients", "head", "large", "loss", "norms", "optimiser", "resampling", "stem",
+    "sums", "views",
 )  # fmt: skip
 """Groups of kernels on trial."""
 _WORDS = (*get_args(Mode), "trial")
