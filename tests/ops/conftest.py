@@ -28,6 +28,7 @@ def _without_unread_checks():
 def _fresh_plans():
     """Plans are kept by their sizes; a test that changes the number of programs must not leave its own behind."""
     plans = launch.tiling, launch.channel_tiling, launch.tile_each, launch.runs, launch.runs_for_sums
+    plans += (launch.sweep_in_runs,)
     for plan in plans:
         plan.cache_clear()
     yield
