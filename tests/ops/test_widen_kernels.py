@@ -122,6 +122,15 @@ def test_results_repeat_bit_by_bit():
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("grid", [(4, 6, 2), (3, 5, 1)])
+def test_every_second_voxel_and_its_gradient(grid):
+    x = torch.randn(2, 3, *grid, dtype=torch.float64, requires_grad=True)
+    whole, second = fused_body.every_second(x)
+    assert torch.equal(whole, x)
+    assert torch.equal(second, x[:, :, ::2, ::2, ::2])
+    assert torch.autograd.gradcheck(fused_body.every_second, [x])
+
+
 def test_the_distribution_function_without_branches(monkeypatch):
     """In `gelu_tail`, which is called here as the function of NumPy arrays that it is."""
     from fheat.ops.kernels.device import tiles
