@@ -1,10 +1,11 @@
-"""1x1x1 convolutions from one channel, or to few, in Triton's interpreter, outputs poisoned: against float64."""
+"""Convolutions from one channel or to few, and the norm of each channel, in Triton's interpreter: against float64."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fheat.nn.convolutions import Pointwise3d
+from fheat.nn.layers import EachChannelNorm
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
@@ -71,3 +72,24 @@ def test_other_convolutions_are_products(calls):
         Pointwise3d(8, 2, bias=False)(torch.randn(1, 8, 2, 2, 2))
         Pointwise3d(1, 8)(torch.randn(1, 1, 2, 2, 2, requires_grad=True))
     assert not calls
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize(("samples", "channels", "grid"), [(2, 5, (3, 4, 9)), (1, 66, (2, 3, 2)), (2, 20, (5, 6, 5))])
+def test_the_norm_of_each_channel_and_its_gradients(samples, channels, grid, half):
+    norm = EachChannelNorm(channels)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    x = (3 + 2 * torch.randn(samples, channels, *grid)).requires_grad_()
+    inputs = [x, norm.weight, norm.bias]
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    expected = F.group_norm(exact[0], channels, exact[1], exact[2], norm.eps)
+    slope = torch.randn(expected.shape).half().float()  # so that gradients are not rounded on their way
+    with kernels.use("always"), torch.autocast("cpu", torch.float16, enabled=half):
+        found = norm(x)
+    assert found.dtype == (torch.float16 if half else torch.float32)
+    assert error(found, expected) < (1e-3 if half else 1e-6)
+    slopes = torch.autograd.grad((found.float() * slope).sum(), inputs)
+    for one, other in zip(slopes, torch.autograd.grad((expected * slope).sum(), exact), strict=True):
+        assert error(one, other) < 1e-5

@@ -7,7 +7,7 @@ stores its results in. A program's row of `partial` holds its share of the gradi
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import read_row, sum_two, tile_at
+from fheat.ops.kernels.device.tiles import read_row, tile_at
 
 
 @triton.jit
@@ -80,7 +80,6 @@ def outer_gradients(
         gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
         weight_gradient += gradient * tl.load(x + voxel, mask=rows, other=0.0)[:, None]
         bias_gradient += gradient
-    by_weight, by_bias = sum_two(weight_gradient, bias_gradient, 0)
     row = partial + part * 2 * C + channel
-    tl.store(row, by_weight, mask=channel < C)
-    tl.store(row + C, by_bias, mask=channel < C)
+    tl.store(row, tl.sum(weight_gradient, axis=0), mask=channel < C)
+    tl.store(row + C, tl.sum(bias_gradient, axis=0), mask=channel < C)
