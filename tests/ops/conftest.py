@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
 
@@ -27,6 +28,7 @@ def _without_unread_checks():
 def _fresh_plans():
     """Plans are kept by their sizes; a test that changes the number of programs must not leave its own behind."""
     plans = launch.tiling, launch.channel_tiling, launch.tile_each, launch.runs, launch.runs_for_sums
+    plans += (launch.sweep_in_runs,)
     for plan in plans:
         plan.cache_clear()
     yield
@@ -47,3 +49,10 @@ def poisoned(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", poisoning(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoning(torch.empty_like))
+
+
+@pytest.fixture
+def on_trial():
+    """Kernels that are on trial are among those that are used."""
+    with kernels.use("auto", trial=True):
+        yield

@@ -16,17 +16,23 @@ if torch.cuda.is_available():
 
 CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 9, (18, 1, 2)), (1, 3, (2, 6, 10))]
 IN_RUNS = [(1, 4, (1, 1, 1)), (2, 12, (3, 2, 7)), (1, 60, (2, 3, 6)), (2, 24, (3, 4, 10)), (1, 8, (18, 1, 4))]
+BY_THREAD = [(1, 34, (5, 9, 8)), (2, 6, (7, 3, 16)), (1, 2, (9, 1, 15)), (1, 64, (1, 8, 5))]
 
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-@pytest.fixture(params=[(1, 0), (1, 2**22), (64, 2**22)], ids=["sweep", "long runs", "short runs"])
+@pytest.fixture(
+    params=[(1, 0, False), (1, 0, True), (1, 2**22, False), (64, 2**22, False)],
+    ids=["sweep", "sweep by thread", "long runs", "short runs"],
+)
 def _programs(request, monkeypatch):
     """Where few programs suffice every grid that does not fit the cache is swept; what is not in fours has tiles."""
-    programs, cache = request.param
+    programs, cache, trial = request.param
     monkeypatch.setattr(launch, "PROGRAMS", programs)
     monkeypatch.setattr(launch, "_MOST_IN_RUNS", cache)
+    with kernels.use("auto", trial=trial):
+        yield
 
 
 def error(found, expected):
@@ -34,7 +40,7 @@ def error(found, expected):
 
 
 @pytest.mark.usefixtures("_programs")
-@pytest.mark.parametrize(("samples", "channels", "grid"), CASES + IN_RUNS)
+@pytest.mark.parametrize(("samples", "channels", "grid"), CASES + IN_RUNS + BY_THREAD)
 def test_the_depthwise_convolution_and_its_gradients(samples, channels, grid):
     convolution = DepthwiseConv3d(channels)
     x = torch.randn(samples, channels, *grid, requires_grad=True)
@@ -78,6 +84,30 @@ def test_programs_cover_the_grid(channels, sizes):
         assert plan.grid[1] * plan.run >= sizes[0]
         assert plan.grid[2] == 6
         assert plan.rows(channels) == across * plan.grid[1] * 6
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("samples", [2, 6])
+@pytest.mark.parametrize(
+    ("channels", "sizes"),
+    [(32, (112, 112, 80)), (60, (56, 56, 40)), (96, (28, 28, 20)), (150, (14, 14, 10)), (24, (33, 27, 18))],
+)
+def test_programs_whose_threads_sweep_cover_the_grid(channels, sizes, samples, sums):
+    plan = launch.sweep_in_runs(samples, sizes, channels, sums=sums)
+    if (channels, samples) == (150, 2):
+        assert plan is None
+        return
+    across = -(-sizes[1] // plan.shape["HIGH"]) * (sizes[2] // plan.shape["RUN"])
+    assert sizes[2] % plan.shape["RUN"] == 0
+    assert plan.grid[0] == across * -(-channels // plan.shape["BLOCK"])
+    assert (plan.grid[1] - 1) * plan.run < sizes[0] <= plan.grid[1] * plan.run
+    assert plan.grid[2] == samples
+    assert plan.rows(channels) == across * plan.grid[1] * samples
+
+
+def test_odd_channels_and_lines_without_runs_are_not_swept_by_threads():
+    assert launch.sweep_in_runs(6, (112, 112, 80), 33, sums=False) is None
+    assert launch.sweep_in_runs(6, (111, 111, 79), 32, sums=False) is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Convolution blocks by fused kernels, in Triton's interpreter, outputs poisoned: against float64 and plain twins."""
 
 import copy
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from torch import nn
 
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
@@ -29,6 +32,13 @@ IDS = ["block", "two samples", "wide", "down", "up"]
 def _few_programs(poisoned, monkeypatch):
     """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 2)
+
+
+@pytest.fixture(params=[(), ("large",)], ids=["", "on trial"])
+def _kernels(request):
+    """With and without the kernels on trial."""
+    with kernels.use("auto", trial=request.param):
+        yield
 
 
 def error(found, expected):
@@ -60,6 +70,7 @@ def calls(monkeypatch):
     return found
 
 
+@pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize(("build", "samples", "channels", "grid"), CASES, ids=IDS)
 def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
     torch.manual_seed(0)
@@ -76,6 +87,7 @@ def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
             assert error(one, other) < 1e-5, name
 
 
+@pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize("build", [CASES[0], CASES[3], CASES[4]], ids=["block", "down", "up"])
 def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
     """In fp16: the interpreter multiplies the bit patterns of bf16."""
@@ -92,6 +104,7 @@ def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
         assert index == skipped or error(one, other) < 2e-3
 
 
+@pytest.mark.usefixtures("_kernels")
 def test_moments_survive_a_mean_far_from_zero():
     block, x = ConvBlock(4), 1000 + torch.randn(2, 4, 5, 4, 5)
     with torch.no_grad():
@@ -102,10 +115,34 @@ def test_moments_survive_a_mean_far_from_zero():
     assert error(found, expected) < 1e-3  # float32 keeps the input itself to 6e-5 of its deviation
 
 
+@pytest.mark.usefixtures("_kernels")
 def test_results_repeat_bit_by_bit():
     block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 5, 4, 5)
     first, again = (results(block, x, "always") for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("grid", [(4, 6, 2), (3, 5, 1)])
+def test_every_second_voxel_and_its_gradient(grid):
+    x = torch.randn(2, 3, *grid, dtype=torch.float64, requires_grad=True)
+    whole, second = fused_body.every_second(x)
+    assert torch.equal(whole, x)
+    assert torch.equal(second, x[:, :, ::2, ::2, ::2])
+    assert torch.autograd.gradcheck(fused_body.every_second, [x])
+
+
+def test_the_distribution_function_without_branches(monkeypatch):
+    """In `gelu_tail`, which is called here as the function of NumPy arrays that it is."""
+    from fheat.ops.kernels.device import tiles
+
+    monkeypatch.setattr(tiles, "tl", SimpleNamespace(abs=np.abs, exp2=np.exp2))
+    z = np.concatenate([np.linspace(-40, 40, 8001), [0.0, 1e-30, 1e4, -1e4]]).astype(np.float32)
+    found = tiles.gelu_tail.fn(z)
+    exact = ndtr(-np.abs(z.astype(np.float64)))
+    assert found.dtype == np.float32
+    assert np.abs(found - exact).max() < 6e-8
+    assert np.abs(z * (found - exact)).max() < 1.2e-7
+    assert np.all(found[z == 0] == 0.5)
 
 
 def hook(block):

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
-from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d
-from fheat.nn.fused_body import body_beside, fusable, residual_body
-from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even
+from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d, pointwise
+from fheat.nn.fused_body import body_beside, every_second, fusable, residual_body
+from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even, untouched
+from fheat.ops import kernels
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
 """Number of channels of each level."""
@@ -53,6 +54,9 @@ class ConvDown(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
         if fusable(self.body, x):
+            if kernels.on_trial() and untouched(self.shortcut, Pointwise3d):
+                x, second = every_second(x)
+                return body_beside(self.body, x, pointwise(second, self.shortcut.weight, self.shortcut.bias))
             return body_beside(self.body, x, self.shortcut(x))
         out: Tensor = self.body(x) + self.shortcut(x)
         return out

@@ -106,7 +106,8 @@ class Pointwise3d(nn.Conv3d):
     """1x1x1 convolution with stride 1 or 2: y = W x + b in every voxel, or in every second one along each axis.
 
     Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). On a GPU it is one matrix product, with channels last
-    in memory.
+    in memory. From one channel, or to few, kernels on trial pass over memory once; the result of the former is float32
+    under autocast too.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1, *, bias: bool = True) -> None:
@@ -116,8 +117,33 @@ class Pointwise3d(nn.Conv3d):
         """Convolve."""
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
+        if self._in_one_pass(x):
+            return self._passed(x)
         step = self.stride[0]
         return pointwise(x if step == 1 else x[:, :, ::step, ::step, ::step], self.weight, self.bias)
+
+    def _in_one_pass(self, x: Tensor) -> bool:
+        """Return whether a kernel can run the convolution without tensor cores."""
+        return (
+            kernels.on_trial()
+            and ((self.in_channels == 1 and not x.requires_grad) or self.out_channels <= 4)
+            and max(self.in_channels, self.out_channels) <= 128
+            and self.stride[0] == 1
+            and self.bias is not None
+            and self.weight.dtype == torch.float32
+            and x[:, 0].numel() * max(self.in_channels, self.out_channels) < 2**31
+        )
+
+    def _passed(self, x: Tensor) -> Tensor:
+        from fheat.ops.kernels.pointwise import narrowed, outer  # Triton takes a second to import
+
+        weight, bias, kind = self.weight.flatten(1), cast(Tensor, self.bias), x.device.type
+        with kernels.on_device(x):
+            channels_last = x.float().movedim(1, -1).contiguous()
+            if self.in_channels == 1 and not x.requires_grad:
+                return outer(channels_last, weight.flatten(), bias).movedim(-1, 1)
+            dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+            return narrowed(channels_last, weight, bias, dtype).movedim(-1, 1)
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -5,7 +5,9 @@ A body is a depthwise convolution, a norm of each channel, a 1x1x1 widening, GEL
 
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
 from fheat.nn.layers import EachChannelNorm, untouched
@@ -66,6 +68,28 @@ def body_beside(body: nn.Sequential, x: Tensor, shortcut: Tensor) -> Tensor:
     with kernels.on_device(x):
         y, beside = y.float().movedim(1, -1).contiguous(), shortcut.movedim(1, -1).contiguous()
         return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1)
+
+
+def every_second(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x, (N, C, X, Y, Z), and x in every second voxel along each axis, (N, C, ceil(X / 2), ...).
+
+    What flows back to the two is added up in one pass; PyTorch would make a tensor of the grid for each axis.
+    """
+    whole, second = _EverySecond.apply(x)  # type: ignore[no-untyped-call]
+    return whole, second
+
+
+class _EverySecond(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x[:, :, ::2, ::2, ::2].clone(memory_format=torch.channels_last_3d)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, whole: Tensor, second: Tensor) -> Tensor:
+        total = whole.clone()
+        total[:, :, ::2, ::2, ::2] += second
+        return total
 
 
 def _weights(body: nn.Sequential) -> "WidenWeights":

@@ -3,6 +3,9 @@
 Each kernel has a plain twin in PyTorch that defines what it computes. The twin runs on a CPU, under `torch.compile`,
 `torch.export` and `torch.func`, in float64, and wherever Triton or the C compiler that it needs is missing. Kernels
 have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
+
+`FHEAT_KERNELS=trial` adds kernels that no GPU has run yet, those of FHEAT-Seg-L's large grids: the tests in Triton's
+interpreter are not enough to rely on them.
 """
 
 import os
@@ -17,23 +20,28 @@ import torch
 from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
+_WORDS = ("auto", "never", "trial")
 _asked = os.environ.get("FHEAT_KERNELS", "auto")
-if _asked not in ("auto", "never"):
-    raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use auto or never")
+if _asked not in _WORDS:
+    raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use one of {', '.join(_WORDS)}")
 _mode: list[Mode] = ["never" if _asked == "never" else "auto"]
+_trial: list[bool] = [_asked == "trial"]
 
 
 @contextmanager
-def use(mode: Mode) -> Iterator[None]:
+def use(mode: Mode, *, trial: bool | None = None) -> Iterator[None]:
     """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
 
-    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too.
+    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. `trial` says whether those on trial
+    are among them; None leaves it as it is.
     """
     _mode.append(mode)
+    _trial.append(_trial[-1] if trial is None else trial)
     try:
         yield
     finally:
         _mode.pop()
+        _trial.pop()
 
 
 def usable(x: Tensor) -> bool:
@@ -50,6 +58,11 @@ def usable(x: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and _work(x.device)
     )
+
+
+def on_trial() -> bool:
+    """Return whether kernels are used that no GPU has run yet."""
+    return _trial[-1]
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:

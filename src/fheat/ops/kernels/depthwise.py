@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import sweep
 from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights, convolve_weights_runs
+from fheat.ops.kernels.device.sweep_runs import sweep_runs, sweep_runs_weights
 from fheat.ops.kernels.launch import (
+    Sweep,
     Tiling,
     add_rows,
     lines_at_once,
@@ -21,6 +24,7 @@ from fheat.ops.kernels.launch import (
     runs,
     runs_for_sums,
     sweep_for_sums,
+    sweep_in_runs,
     tile_each,
     tiling,
 )
@@ -86,7 +90,8 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
             gradient, x, partial, width, at, *sizes, running.columns, running.span, **running.shape
         )
         return add_rows(partial, at, filled)
-    sweeping = sweep_for_sums(samples, sizes, channels)
+    by_thread = _by_thread(x, sums=True)
+    sweeping = by_thread or sweep_for_sums(samples, sizes, channels)
     if sweeping is None:
         partial = partials(plan, 28 * channels, x) if partial is None else partial
         width = partial.shape[1]
@@ -96,7 +101,8 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
         )  # fmt: skip
         return add_rows(partial)
     swept = torch.empty(sweeping.rows(channels), 28 * channels, device=x.device)
-    sweep.sweep_weights[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
+    kernel = sweep.sweep_weights if by_thread is None else sweep_runs_weights
+    kernel[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
     if partial is None:
         return add_rows(swept)
     total = add_rows(partial)
@@ -111,14 +117,24 @@ def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) 
     if running is not None:
         convolve_runs[running.grid](x, table, add, out, *sizes, running.items, **running.shape, FLIP=back, BIAS=bias)
         return out
-    sweeping = plan_sweep(samples, sizes, channels)
+    by_thread = _by_thread(x, sums=False)
+    sweeping = by_thread or plan_sweep(samples, sizes, channels)
     if sweeping is None:
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
         lines = lines_at_once(shape["BLOCK"] * shape["CP"])
         convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias, LINES=lines)
     else:
-        sweep.sweep[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
+        kernel = sweep.sweep if by_thread is None else sweep_runs
+        kernel[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
     return out
+
+
+def _by_thread(x: Tensor, *, sums: bool) -> Sweep | None:
+    """Return how each thread sweeps through x by itself, which is on trial, or None where it cannot."""
+    samples, *sizes, channels = x.shape
+    if not kernels.on_trial():
+        return None
+    return sweep_in_runs(samples, (sizes[0], sizes[1], sizes[2]), channels, sums=sums)
 
 
 class _ResidualDepthwise(torch.autograd.Function):

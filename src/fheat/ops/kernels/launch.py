@@ -17,6 +17,10 @@ _MOST_IN_RUNS = 2**22
 """Largest number of elements that are convolved in runs: its tensors fit the cache, larger ones are swept through."""
 _LENGTHS = 5, 4, 3, 2, 1
 """Numbers of voxels of a run, the longest first."""
+_SWEPT = 8, 5, 4, 3
+"""Numbers of voxels of a run that a thread sweeps through, the longest first."""
+_HIGH = 8
+"""Number of lines of a program whose threads sweep: four warps with two channels for each thread."""
 _CHUNK = 32
 """Number of channels that a program sweeps through: their weights just fit its registers."""
 _ROWS, _COLUMNS = 64, 32
@@ -214,6 +218,28 @@ def _sweep(
     warps = high * wide // 8  # with eight numbers of a tile per thread
     shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "num_warps": warps, "num_stages": 1}
     return Sweep(grid, run, shape)
+
+
+@lru_cache
+def sweep_in_runs(samples: int, sizes: tuple[int, int, int], channels: int, *, sums: bool) -> Sweep | None:
+    """Return how each thread sweeps through (samples, X, Y, Z, channels) by itself, or None where channels are odd, no
+    length of a run divides Z, or too few programs would have work.
+
+    There are few pieces along X, because each reads two planes more than it has, but enough for three rounds of
+    programs. Registers are limited to those with which three programs, or four, share a multiprocessor.
+    """
+    x, y, z = sizes
+    run = next((run for run in _SWEPT if z % run == 0), None)
+    if channels % 2 or run is None:
+        return None
+    parts = -(-y // _HIGH) * (z // run) * -(-channels // _CHUNK)
+    planes = -(-x // max(1, min(-(-x // 4), -(-3 * PROGRAMS // (parts * samples)))))
+    grid = parts, -(-x // planes), samples
+    if 2 * math.prod(grid) < PROGRAMS:
+        return None
+    registers = 168 if run == 8 and not sums else 128
+    shape = {"C": channels, "HIGH": _HIGH, "RUN": run, "BLOCK": _CHUNK, "num_warps": 4, "maxnreg": registers}
+    return Sweep(grid, planes, shape)
 
 
 def lines_at_once(elements: int) -> int:

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fheat.ops import kernels
 from fheat.ops.kernels.device import channel_norm, widen
-from fheat.ops.kernels.launch import add_rows, channel_tiling, operand_type, padded, partials
+from fheat.ops.kernels.launch import Tiling, add_rows, channel_tiling, operand_type, padded, partials
+
+_FOR_THREE = 168
+"""Most registers of a thread with which three programs of four warps share a multiprocessor."""
 
 
 class WidenWeights(NamedTuple):
@@ -42,9 +46,11 @@ class _Widen(torch.autograd.Function):
         channel_norm.find_channel_moments[plan.grid](
             y, moments, plan.voxels, plan.span, **plan.shape, SPLITS=plan.splits
         )
-        widen.widen_forward[plan.grid](
+        folded = kernels.on_trial()
+        forward = widen.widen_folded if folded else widen.widen_forward
+        forward[plan.grid](
             y, moments, *w, residual, out, plan.voxels, plan.span, eps,
-            **plan.shape | _widths(w), SPLITS=plan.splits, DOT=dot,
+            **plan.shape | _widths(w) | (_folded(plan, w) if folded else {}), SPLITS=plan.splits, DOT=dot,
         )  # fmt: skip
         ctx.save_for_backward(y, moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
@@ -60,7 +66,10 @@ class _Widen(torch.autograd.Function):
         partial, y_gradient, gradient = partials(plan, width, y), torch.empty_like(y), gradient.contiguous()
         # Wide tiles fill the registers: half as many voxels for twice as many warps.
         tile = {"BLOCK": 32, "num_warps": 8} if plan.padded > 32 else {}
-        widen.widen_backward[plan.grid](
+        backward = widen.widen_backward
+        if kernels.on_trial():
+            tile, backward = _folded_back(plan, w), widen.widen_gradients
+        backward[plan.grid](
             gradient, y, moments, *w[:5], y_gradient, partial, width, plan.voxels, plan.span, eps,
             **plan.shape | _widths(w) | tile, SPLITS=plan.splits, DOT=ctx.dot,
         )  # fmt: skip
@@ -74,6 +83,21 @@ class _Widen(torch.autograd.Function):
         ))  # fmt: skip
         gradients = (by_name[name].view_as(value) for name, value in zip(WidenWeights._fields, weights, strict=True))
         return y_gradient, gradient, None, None, *gradients
+
+
+def _folded(plan: Tiling, w: WidenWeights) -> dict[str, int]:
+    """Return tiles of `widen_folded`. Registers are limited to those with which three programs share a multiprocessor;
+    more output channels would not fit them."""
+    few = {"maxnreg": _FOR_THREE} if len(w.second) <= 64 else {}
+    return {"TILES": plan.span // plan.block} | few
+
+
+def _folded_back(plan: Tiling, w: WidenWeights) -> dict[str, int]:
+    """Return tiles of `widen_gradients`; the next one is read while one is worked on."""
+    tile = {"BLOCK": 32, "TILES": plan.span // 32, "num_stages": 2}
+    if plan.padded > 32:
+        return tile | {"num_warps": 8}
+    return tile | ({"maxnreg": _FOR_THREE} if len(w.second) <= 32 else {})
 
 
 def _widths(w: WidenWeights) -> dict[str, int]:

@@ -6,7 +6,7 @@ Moments are (samples, SPLITS, 2, C): the mean and the sum of squared deviations 
 import triton
 import triton.language as tl
 
-from fheat.ops.kernels.device.tiles import norm_backward, read_row, tile_at
+from fheat.ops.kernels.device.tiles import norm_backward, read_row, sum_two, tile_at
 
 
 @triton.jit
@@ -71,7 +71,45 @@ def channel_norm_gradient(
     first = factor * tl.sum(tl.load(share + C, mask=valid, other=0.0), axis=0)[None, :]
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
         normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
         value = norm_backward(gradient, normal, factor, deviation, first, second, voxels * 1.0)
         tl.store(out + place, value, mask=keep)
+
+
+@triton.jit
+def channel_norm_forward(
+    y, moments, scale, shift, out, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Compute out = (y - mean) / deviation * scale + shift in the type of `out`."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
+    factor = deviation * read_row(scale, channel, C)
+    offset = read_row(shift, channel, C)
+    for start in range(part * span, part * span + span, BLOCK):
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        value = tl.load(y + place, mask=keep, other=0.0)
+        tl.store(out + place, (value - mean) * factor + offset, mask=keep)
+
+
+@triton.jit
+def channel_norm_sums(
+    output_gradient, y, moments, partial, voxels, span, eps,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Store each program's share of the gradients of scale and shift, (C) and (C), as its row of `partial`."""
+    sample, part = tl.program_id(0), tl.program_id(1)
+    channel = tl.arange(0, CP)
+    mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
+    by_normal, by_one = tl.zeros([BLOCK, CP], tl.float32), tl.zeros([BLOCK, CP], tl.float32)
+    for start in range(part * span, part * span + span, BLOCK):
+        _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
+        by_normal += gradient * ((tl.load(y + place, mask=keep, other=0.0) - mean) * deviation)
+        by_one += gradient
+    scale_gradient, shift_gradient = sum_two(by_normal, by_one, 0)
+    row = partial + (sample * SPLITS + part) * 2 * C + channel
+    tl.store(row, scale_gradient, mask=channel < C)
+    tl.store(row + C, shift_gradient, mask=channel < C)
