@@ -43,7 +43,10 @@ def main(
     cases = cases_to_score(settings.data, "validation")[:scans]
     network, newest = load(run / "best"), newest_checkpoint(RunFolder(run).checkpoints)
     if newest is not None:
-        weights = {name.removeprefix("model."): value for name, value in newest.tensors.items() if name[:6] == "model."}
+        prefix = "model."
+        weights = {
+            name.removeprefix(prefix): value for name, value in newest.tensors.items() if name.startswith(prefix)
+        }
         network.load_state_dict(weights)
     largest: dict[str, float] = {}
     for path, module in network.named_modules():

@@ -19,6 +19,7 @@ from fheat.system.errors import BadInput
 from fheat.training.checkpoints import flattened
 from fheat.training.observers import Look
 from fheat.training.run_folder import CLAIMS
+from fheat.training.settings import OptimiserSettings
 from fheat.training.settings_sources import dotted_names, make_settings, read_settings, sections, to_toml
 from fheat.training.step import Step
 from fheat.training.trainer import Stopped
@@ -411,5 +412,9 @@ def test_a_network_brings_its_learning_rate_where_none_is_given(tmp_path):
         assert settings.optimiser.learning_rate == rate, words
         again = make_settings(settings.model_dump())
         assert again == settings
+    some = OptimiserSettings(clip=None)  # of which the learning rate is not given
+    assert (
+        make_settings({"data": "scans", "network": "light_unetr", "optimiser": some}).optimiser.learning_rate == 0.001
+    )
     with pytest.raises(BadInput, match=r"network.name: 'light' is unknown"):
         make_settings({"data": "scans", "network": "light"})

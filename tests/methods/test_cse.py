@@ -9,7 +9,7 @@ from torch import nn
 
 from fheat import create_model
 from fheat.methods.base import Task
-from fheat.methods.cse import CSE, CSESettings, box_and_step, box_scores, draw_box, spread
+from fheat.methods.cse import CSE, CSESettings, box_and_step, box_at, box_scores, draw_place, spread
 from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
 from fheat.methods.views import gamma, noise, soft_mask
 from fheat.networks.base import Features
@@ -63,6 +63,10 @@ def test_the_consistency_loss_halves_when_half_of_the_voxels_are_rejected():
 def test_boxes_are_those_of_the_protocol():
     assert [box_and_step(length) for length in LA] == [(74, 19), (74, 19), (53, 13)]
     assert box_and_step(96) == (64, 16)
+
+
+def draw_box(attention, patch):
+    return box_at(draw_place(attention, patch), patch)
 
 
 def literal_scores(attention, patch):

@@ -21,7 +21,7 @@ import fheat
 from fheat import create_model
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import PRESETS
-from fheat.methods.cse import box_and_step, draw_box
+from fheat.methods.cse import box_and_step, box_at, draw_place
 from fheat.methods.losses import masked_dice_loss
 from fheat.methods.signed_distance import signed_distances
 from fheat.methods.teacher import LARGEST_DECAY, Teacher, ramp_factor, ramped_weight
@@ -197,5 +197,5 @@ def test_l_windows_of_the_80_training_scans():
 
 def test_m_constant_attention_draws_a_box():
     for value in (0.0, 1.0, 7.5):
-        mask = draw_box(torch.full((2, 1, 7, 7, 5), value), LA)
+        mask = box_at(draw_place(torch.full((2, 1, 7, 7, 5), value), LA), LA)
         assert mask.sum() == 74 * 74 * 53

@@ -85,7 +85,7 @@ def network_speeds() -> str:
 
 
 def other_speeds() -> str:
-    """Return iterations of CSE per second of networks that the last kernels do not serve."""
+    """Return iterations of CSE per second of networks that were timed before the last kernels."""
     speeds = stored("bench-step-others-cuda")["step"][0]["per_second"]
     shown = {name: speeds[name] for name in ("segformer3d", "fheat_segformer3d", "segresnet")}
     plain = {name: speeds.get(f"{name}/plain") for name in shown}

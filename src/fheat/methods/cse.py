@@ -224,18 +224,13 @@ def pseudo_labels(view: WeakView) -> Tensor:
     return torch.where(largest_component(view.inside), view.foreground, 0)
 
 
-def draw_box(attention: Tensor, patch: torch.Size) -> Tensor:
-    """Draw one of 27 boxes, more likely where attention is high, and return its mask, (X, Y, Z) bool.
+def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
+    """Draw one of 27 boxes, more likely where attention is high, and return its number; see `box_at`.
 
     Boxes measure two thirds of the patch and start at 0, 1 and 2 strides of half the rest. Scores are the attention in
     each box over the batch of all processes, brought to [0, 1]; their softmax is the chance. Equal scores make a
     uniform draw.
     """
-    return box_at(draw_place(attention, patch), patch)
-
-
-def draw_place(attention: Tensor, patch: torch.Size) -> Tensor:
-    """Draw the place of `draw_box`, a whole number below 27."""
     if kernels.usable(attention):
         from fheat.ops.kernels.boxes import choose_box, score_boxes  # Triton takes a second to import
 

@@ -21,7 +21,7 @@ class LightUNETR(LightU):
     """The U-shaped network of FHEAT-Seg with Light-UNETR's attention stages.
 
     Its stages have no norm, so that only the learning rate bounds what the blocks add up to: with the usual 0.01
-    activations grow until products of them overflow, with 0.001 they stay twelve orders of magnitude below that.
+    activations grow until products of them overflow, see docs/evidence/networks.md.
 
     Args:
         dropout: dropout probability at the bottleneck.

@@ -113,12 +113,15 @@ def model_options(name: str) -> dict[str, Any]:
 
 
 def learning_rate_of(name: str) -> float:
-    """Return the learning rate with which a network trains unless another is given: its `learning_rate`, else 0.01.
+    """Return the learning rate with which a network trains unless another is given.
+
+    It is the number `learning_rate` of the class or function that builds the network, else 0.01.
 
     >>> learning_rate_of("fheat_seg"), learning_rate_of("light_unetr")
     (0.01, 0.001)
     """
-    return float(getattr(_builder(name), "learning_rate", SegmentationNetwork.learning_rate))
+    rate = getattr(_builder(name), "learning_rate", None)
+    return float(rate) if isinstance(rate, int | float) else SegmentationNetwork.learning_rate
 
 
 def provides(network: str | nn.Module) -> frozenset[str]:

@@ -120,12 +120,12 @@ class Stem(nn.Sequential):
             if done:  # together with the norm before it
                 done = False
                 continue
-            done = kernels.usable(x) and _norm_and_gelu(layer, behind)
+            done = kernels.usable(x) and _are_norm_and_gelu(layer, behind)
             x = _activated(cast(OneGroupNorm, layer), x) if done else layer(x)
         return x
 
 
-def _norm_and_gelu(layer: nn.Module, behind: nn.Module | None) -> bool:
+def _are_norm_and_gelu(layer: nn.Module, behind: nn.Module | None) -> bool:
     """Return whether a norm over channels and grid together has an exact GELU behind it, both without hooks."""
     return (
         behind is not None
@@ -203,7 +203,8 @@ class Up(nn.Sequential):
 
     def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
         """Return up(x) + skip; skip is (N, out, 2X, 2Y, 2Z). On a GPU the sum takes no pass of its own."""
-        if not untouched(self, Up) or not _fusable(self, x, PatchTransposed3d):
+        doubled = (len(x), self[0].out_channels, *(2 * length for length in x.shape[2:]))
+        if skip.shape != doubled or not untouched(self, Up) or not _fusable(self, x, PatchTransposed3d):
             return cast(Tensor, self(x)) + skip
         return self._fused(x, skip)
 

@@ -87,7 +87,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping | Section) and key in TrainSettings.model_fields:
-            content = value.model_dump() if isinstance(value, Section) else value
+            content = value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
             nested.setdefault(key, {}).update(content)
             continue
         section, dot, field = short.get(key, key).partition(".")

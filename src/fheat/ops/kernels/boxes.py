@@ -15,7 +15,13 @@ def score_boxes(attention: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """
     scores = torch.empty(27, device=attention.device)
     device.score_boxes[(27,)](
-        attention.contiguous(), *weights, scores, len(attention), *attention.shape[2:], BLOCK=4096, num_warps=8
+        attention.contiguous(),
+        *weights,
+        scores,
+        attention.shape[:2].numel(),
+        *attention.shape[2:],
+        BLOCK=4096,
+        num_warps=8,
     )
     return scores
 

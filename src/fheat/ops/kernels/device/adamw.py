@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def gathered(steps, LOG: tl.constexpr):
+def bias_correction(steps, LOG: tl.constexpr):
     """Return 1 - b^n for LOG = log b, by a series where b^n is near 1 and a difference would cancel."""
     x = steps * LOG
     series = x * (
@@ -35,9 +35,9 @@ def update_all(
     gradient = tl.where(finite, tl.load(gradients + at, mask=real, other=0.0) / longer, 0.0)
     mean_now = FIRST * mean + (1.0 - FIRST) * gradient
     square_now = SECOND * square + (1.0 - SECOND) * gradient * gradient
-    scale = tl.sqrt(square_now) / tl.sqrt(gathered(count, SECOND_LOG)) + EPSILON
+    scale = tl.sqrt(square_now) / tl.sqrt(bias_correction(count, SECOND_LOG)) + EPSILON
     moved = value - rate * DECAY * value
-    moved -= rate / gathered(count, FIRST_LOG) * mean_now / scale
+    moved -= rate / bias_correction(count, FIRST_LOG) * mean_now / scale
     tl.store(values + at, tl.where(finite, moved, value), mask=real)
     tl.store(means + at, tl.where(finite, mean_now, mean), mask=real)
     tl.store(squares + at, tl.where(finite, square_now, square), mask=real)

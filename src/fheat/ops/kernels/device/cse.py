@@ -42,7 +42,7 @@ def weigh_sums(
     """Store the losses (5,) of sums over voxels, (3 crops, 2, 9), and the slopes of the first of them, (3 crops, 2, 7).
 
     One program holds all, BLOCK rows of a crop and a region. First come labelled crops, then those of the strong view,
-    then mixed ones; see `fheat.ops.kernels.cse.weigh_sums`.
+    then mixed ones; see `fheat.ops.kernels.cse.weighed_losses`.
     """
     row = tl.arange(0, BLOCK)
     real = row < 6 * crops
