@@ -203,8 +203,8 @@ class Up(nn.Sequential):
 
     def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
         """Return up(x) + skip; skip is (N, out, 2X, 2Y, 2Z). On a GPU the sum takes no pass of its own."""
-        doubled = (len(x), self[0].out_channels, *(2 * length for length in x.shape[2:]))
-        if skip.shape != doubled or not untouched(self, Up) or not _fusable(self, x, PatchTransposed3d):
+        fits = untouched(self, Up) and _fusable(self, x, PatchTransposed3d)
+        if not fits or skip.shape != (len(x), self[0].out_channels, *(2 * length for length in x.shape[2:])):
             return cast(Tensor, self(x)) + skip
         return self._fused(x, skip)
 
