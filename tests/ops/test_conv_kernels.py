@@ -9,6 +9,7 @@ from fheat.nn.convolutions import SmallConv3d
 from fheat.nn.layers import Stem
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
+from tests.ops.compare import error
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -29,10 +30,6 @@ CASES = [
 def _few_programs(poisoned, monkeypatch):
     """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 6)
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
 def convolved(x, convolution, slope, mode):

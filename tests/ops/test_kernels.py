@@ -20,6 +20,7 @@ from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
 from fheat.ops.largest_component import largest_component
 from fheat.ops.rational import Rational
+from tests.ops.compare import error, shaken
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -34,17 +35,6 @@ part; matrices of the last are read where they are used."""
 def _few_programs(poisoned, monkeypatch):
     """Few programs, so that each walks several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 4)
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
-
-
-def shaken(module, by=0.3):
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += by * torch.randn_like(parameter)
-    return module
 
 
 def twin(module, build):

@@ -11,6 +11,7 @@ from fheat.ops import kernels
 from fheat.ops import largest_component as components
 from fheat.ops.voxel_sums import NOWHERE, VoxelSums, voxel_sums
 from tests.methods.predictions import Given, batch_of, cse
+from tests.ops.compare import error
 
 SHAPES = [(2, 2, (9, 6, 11)), (3, 3, (5, 3, 7)), (1, 5, (3, 4, 7)), (2, 2, (1, 1, 1)), (1, 16, (2, 4, 3))]
 
@@ -31,10 +32,6 @@ def sums_and_gradients(logits, target, region, regions):
     totals = [(field * torch.randn(field.shape, generator=generator)).sum() for field in sums[:4]]
     gradients = [torch.autograd.grad(total, logits, retain_graph=True)[0] for total in (*totals, sum(totals))]
     return sums, gradients
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
 @pytest.mark.parametrize("regions", [None, 1, 3])

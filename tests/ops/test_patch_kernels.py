@@ -13,6 +13,7 @@ from fheat.nn.convolutions import PatchTransposed3d
 from fheat.nn.layers import Down, Stem, Up
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
+from tests.ops.compare import error, shaken
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -35,17 +36,6 @@ IDS = [f"{way} {channels}" for way in ("down", "up") for channels in (24, 48, 60
 def _few_programs(poisoned, monkeypatch):
     """Few programs, so that some walk several tiles."""
     monkeypatch.setattr(launch, "PROGRAMS", 8)
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
-
-
-def shaken(module):
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return module
 
 
 def open_units(module):

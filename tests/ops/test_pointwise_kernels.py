@@ -8,6 +8,7 @@ from fheat.nn.convolutions import Pointwise3d
 from fheat.nn.layers import EachChannelNorm
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
+from tests.ops.compare import error
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -38,10 +39,6 @@ def calls(monkeypatch):
     passed = Pointwise3d._passed
     monkeypatch.setattr(Pointwise3d, "_passed", lambda self, x: found.append(1) or passed(self, x))
     return found
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["", "autocast"])

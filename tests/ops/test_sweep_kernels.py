@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from fheat.nn.convolutions import DepthwiseConv3d
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
+from tests.ops.compare import error
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -33,10 +34,6 @@ def _programs(request, monkeypatch):
     monkeypatch.setattr(launch, "_MOST_IN_RUNS", cache)
     with kernels.use("auto", trial=trial):
         yield
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
 @pytest.mark.usefixtures("_programs")

@@ -9,6 +9,7 @@ from torch import nn
 
 from fheat.nn.light_attention import GatedMixer, LightAttention, LightAttentionStage
 from fheat.ops import kernels
+from tests.ops.compare import error
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -18,10 +19,6 @@ if torch.cuda.is_available():
 @pytest.fixture(autouse=True)
 def _prepared(poisoned):
     torch.manual_seed(0)
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn import fused_body
 from fheat.ops import kernels
 from fheat.ops.kernels import launch
+from tests.ops.compare import error, shaken
 
 pytest.importorskip("triton")
 if torch.cuda.is_available():
@@ -34,22 +35,11 @@ def _few_programs(poisoned, monkeypatch):
     monkeypatch.setattr(launch, "PROGRAMS", 2)
 
 
-@pytest.fixture(params=[(), ("large",)], ids=["", "on trial"])
+@pytest.fixture(params=[False, True], ids=["", "on trial"])
 def _kernels(request):
     """With and without the kernels on trial."""
     with kernels.use("auto", trial=request.param):
         yield
-
-
-def error(found, expected):
-    return ((found.double() - expected.double()).norm() / (expected.double().norm() + 1e-12)).item()
-
-
-def shaken(module):
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return module
 
 
 def results(module, x, mode):

@@ -24,11 +24,11 @@ from fheat.methods.views import (
     LARGEST,
     PROBABILITY,
     NoiseDraws,
+    add_noise,
     dimmed,
     draw_kept,
     draw_noise,
     draw_power,
-    noisy,
     raised,
 )
 from fheat.networks.base import SegmentationNetwork
@@ -165,7 +165,7 @@ def learned_views(
         with kernels.on_device(weak):
             return change_and_mix(images, weak, (batch.low, batch.high), numbers, kept, choice, boxes, levels, labelled)
     power, *noise = numbers
-    strong = dimmed(noisy(raised(weak, batch.low, batch.high, power), NoiseDraws(*noise)), kept)
+    strong = dimmed(add_noise(raised(weak, batch.low, batch.high, power), NoiseDraws(*noise)), kept)
     box = box_at(choice, patch)
     mask = box if labelled else ~box
     return torch.cat([images, strong, torch.where(mask, images, weak)]), mask

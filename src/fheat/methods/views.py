@@ -59,7 +59,7 @@ def raised(images: Tensor, low: Tensor, high: Tensor, power: Tensor) -> Tensor:
 
 def noise(images: Tensor, largest: float = LARGEST, probability: float = PROBABILITY) -> Tensor:
     """Add white noise to each crop with the given probability, its deviation uniform up to `largest`."""
-    return noisy(images, draw_noise(images), largest, probability)
+    return add_noise(images, draw_noise(images), largest, probability)
 
 
 def draw_noise(images: Tensor) -> NoiseDraws:
@@ -73,7 +73,7 @@ def draw_noise(images: Tensor) -> NoiseDraws:
     return NoiseDraws(*(group.rows(drawn) for drawn in (strength, chance, white.normal_())))
 
 
-def noisy(images: Tensor, draws: NoiseDraws, largest: float = LARGEST, probability: float = PROBABILITY) -> Tensor:
+def add_noise(images: Tensor, draws: NoiseDraws, largest: float = LARGEST, probability: float = PROBABILITY) -> Tensor:
     """Return what `noise` does with these numbers."""
     deviation = torch.where(draws.chance < probability, draws.strength * largest, 0.0)
     return images + deviation * draws.white
