@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: install test slow attack special-files demo lint fit bench figures notebooks docs lock sbom wheel lower-bounds clean
+.PHONY: install test quick slow attack special-files demo lint fit bench figures notebooks docs lock sbom wheel lower-bounds clean
 
 install: $(READY)
 
@@ -26,14 +26,16 @@ $(READY): pyproject.toml constraints.txt $(LOCKS)
 	@touch $(READY)
 	@echo "installed; type '. $(BIN)/activate' to have the command fheat in this shell"
 
-PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest --dist worksteal
 
-test: lint
-	$(PYTEST) -m "not slow"
+test: lint quick
+
+quick: $(READY)
+	$(PYTEST) -n 2 -m "not slow"
 
 # Many of these wait for other processes, so that two cores have time for a third worker.
 slow: $(READY)
-	$(BIN)/pytest -n 3 --dist worksteal -m slow
+	$(PYTEST) -n 3 -m slow
 
 N ?= 20000
 SEED ?= 0

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib.util
 import os
 import shutil
 import sys
@@ -47,6 +48,18 @@ def _miniature() -> None:
     from tests.miniature import register
 
     register()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_kernels():
+    """Kernels run in Triton's interpreter where there is no GPU."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from tests.interpreter import quick_interpreter
+
+    with quick_interpreter():
+        yield
 
 
 @pytest.fixture

@@ -46,9 +46,13 @@ def test_work_beside_other_work_eagerly_and_captured():
 def test_iterations_of_cse_by_kernels_are_the_plain_ones(precision):
     with kernels.use("never"), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         plain = losses(build(8, precision), 8)
-    found = losses(build(8, precision), 8)
+    step = build(8, precision)
+    found = losses(step, 8)
     assert torch.isfinite(found).all()
     assert torch.allclose(found[:1], plain[:1], rtol=1e-2, atol=1e-3)
     if precision == torch.float32:
         assert torch.allclose(found[:1], plain[:1], rtol=1e-3, atol=1e-4)
-        assert torch.allclose(found[:6], plain[:6], rtol=2e-2, atol=2e-3)
+        # Only the losses, not the strengths: AdamW's first updates are as large as the rate, however small the gradient
+        # is, so rounding may push a gate whose gradient is nearly 0 either way.
+        count = len(step.method.names)
+        assert torch.allclose(found[:6, :count], plain[:6, :count], rtol=2e-2, atol=2e-3)

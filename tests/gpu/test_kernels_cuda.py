@@ -6,10 +6,12 @@ import torch.nn.functional as F
 
 from fheat import create_model
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
+from fheat.nn.blocks import FHEATStage
 from fheat.nn.convolutions import DepthwiseConv3d, PatchTransposed3d, SmallConv3d
 from fheat.nn.layers import Down, Stem, Up
 from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
+from fheat.ops.heat import FractionalHeat
 from fheat.ops.largest_component import largest_component
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -33,9 +35,9 @@ def pair(name, **options):
     return model, exact.double()
 
 
-def logits_and_gradients(model, x, weights, mode, half):
+def logits_and_gradients(model, x, weights, mode, half, trial=False):
     model.zero_grad()
-    with kernels.use(mode), torch.autocast("cuda", torch.bfloat16, enabled=half):
+    with kernels.use(mode, trial=trial), torch.autocast("cuda", torch.bfloat16, enabled=half):
         logits = model(x)
     (logits.double() * weights).sum().backward()
     return logits.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -50,25 +52,26 @@ def logits_and_gradients(model, x, weights, mode, half):
         ("fheat_seg", {"kan_ratio": 2}),
         ("light_unetr", {}),
         ("fheat_seg_l", {}),
+        ("fheat_seg_l", {"trial": True}),
         ("segformer3d", {}),
         ("fheat_segformer3d", {}),
     ],
-    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l", "segformer3d", "fheat_segformer3d"],
+    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l", "on trial", "segformer3d", "fheat_segformer3d"],
 )
 def test_the_network_is_as_exact_as_the_plain_one(name, options, half):
+    trial = options.get("trial", False)
+    options = {key: value for key, value in options.items() if key != "trial"}
     model, exact = pair(name, **options)
     x, weights = torch.randn(2, 1, *PATCH, device="cuda"), torch.randn(2, 2, *PATCH, device="cuda")
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(model, x, weights, "never", half)
-    fused = logits_and_gradients(model, x, weights, "auto", half)
+    fused = logits_and_gradients(model, x, weights, "auto", half, trial)
     for one, other, truth in zip(fused, plain, expected, strict=True):
         assert torch.isfinite(one).all()
         assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
 
 
 def test_results_repeat_bit_by_bit(networks):
-    from fheat.nn.blocks import FHEATStage
-
     stage = networks[0].dec2
     assert isinstance(stage, FHEATStage)
     x = torch.randn(2, 48, 14, 14, 10, device="cuda")
@@ -155,7 +158,8 @@ def test_the_gated_mixer_with_its_residual(samples, channels, grid, half):
     ],
     ids=["block", "wide block", "down", "wide down", "up"],
 )
-def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half):
+@pytest.mark.parametrize("trial", [False, True], ids=["", "on trial"])
+def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half, trial):
     torch.manual_seed(0)
     block, exact = build().cuda(), build().cuda().double()
     exact.load_state_dict(block.state_dict())
@@ -163,7 +167,48 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
     weights = torch.randn_like(exact(x.double()))
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(block, x, weights, "never", half)
-    fused = logits_and_gradients(block, x, weights, "auto", half)
+    fused = logits_and_gradients(block, x, weights, "auto", half, trial)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert torch.isfinite(one).all()
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("grid", [(14, 13, 10), (28, 28, 20)])
+def test_a_block_upon_a_skip_is_as_exact_as_the_plain_one(grid, half):
+    class Upon(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = ConvUp(60, 32)
+            self.skip = torch.nn.Parameter(skip)
+
+        def forward(self, x):
+            return self.up.added_to(self.skip.to(x.dtype), x)
+
+    torch.manual_seed(0)
+    skip = torch.randn(3, 32, *(2 * length for length in grid)).to(memory_format=torch.channels_last_3d)
+    block, exact = Upon().cuda(), Upon().cuda().double()
+    exact.load_state_dict(block.state_dict())
+    x, weights = torch.randn(3, 60, *grid, device="cuda"), torch.randn(skip.shape, device="cuda")
+    expected = logits_and_gradients(exact, x.double(), weights, "never", False)
+    plain = logits_and_gradients(block, x, weights, "never", half)
+    fused = logits_and_gradients(block, x, weights, "auto", half, trial=True)
+    for one, other, truth in zip(fused, plain, expected, strict=True):
+        assert error(one, truth) < 1.2 * error(other, truth) + 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("channels", "grid"), [(96, (28, 28, 20)), (150, (14, 14, 10)), (198, (8, 8, 6))], ids=["enc3", "enc4", "bottom"]
+)
+def test_wide_stages_are_as_exact_as_plain_ones(channels, grid, half):
+    torch.manual_seed(0)
+    stage, exact = (FHEATStage(channels, 1, FractionalHeat()).cuda() for _ in range(2))
+    exact.load_state_dict(stage.state_dict())
+    x, weights = (torch.randn(6, channels, *grid, device="cuda") for _ in range(2))
+    expected = logits_and_gradients(exact.double(), x.double(), weights, "never", False)
+    plain = logits_and_gradients(stage, x, weights, "never", half)
+    fused = logits_and_gradients(stage, x, weights, "auto", half, trial=True)
     for one, other, truth in zip(fused, plain, expected, strict=True):
         assert torch.isfinite(one).all()
         assert error(one, truth) < 1.2 * error(other, truth) + 1e-5

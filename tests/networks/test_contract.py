@@ -33,6 +33,10 @@ NARROW_CONSTANTS = {
 """Constants of the files of large networks that have no such options, and values with which the logits are stored."""
 NARROWER_CONSTANTS = NARROW_CONSTANTS | {
     "large_u.WIDTHS": (8, 12, 24, 36, 48),
+    "large_u.DEPTH": 1,
+    "fheat_seg_l.DEPTH": 1,
+    "light_unetr_l.DEPTH": 1,
+    "transbts.DEPTHS": (1, 1, 1, 1),
     "segformer3d.DEPTH": 1,
     "fheat_segformer3d.DEPTH": 1,
     "amber_afno.DEPTH": 1,

@@ -34,10 +34,10 @@ def both(layer, plain, x):
     return found
 
 
-def assert_close(found, expected):
+def assert_close(found, expected, most=2e-6):
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
-        assert ((one - other).norm() / other.norm()).item() < 2e-6
+        assert ((one - other).norm() / other.norm()).item() < most
 
 
 @pytest.mark.parametrize(("side", "grid"), [(2, (4, 6, 2)), (2, (2, 2, 10)), (3, (3, 6, 9)), (4, (8, 4, 4))])
@@ -105,7 +105,8 @@ def test_doubling(grid):
 def test_the_norm_of_each_channel():
     norm = EachChannelNorm(5)
     nn.init.normal_(norm.weight)
-    assert_close(*both(norm, nn.GroupNorm(5, 5), 0.5 + torch.randn(2, 5, 3, 4, 5)))
+    results = both(norm, nn.GroupNorm(5, 5), 0.5 + torch.randn(2, 5, 3, 4, 5))
+    assert_close(*results, most=5e-6)  # the gradient of the scale is a small difference of large sums
     for mode in ("never", "always"):
         with kernels.use(mode), pytest.raises(ValueError, match="more than 1 value"):
             norm(torch.randn(1, 5, 1, 1, 1))

@@ -23,7 +23,7 @@ CASES = [
 ]
 """Samples, channels before and behind, grid."""
 
-pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,10 @@ def test_other_convolutions_are_products(calls):
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["", "autocast"])
-@pytest.mark.parametrize(("samples", "channels", "grid"), [(2, 5, (3, 4, 9)), (1, 66, (2, 3, 2)), (2, 20, (5, 6, 5))])
+@pytest.mark.usefixtures("on_trial")
+@pytest.mark.parametrize(
+    ("samples", "channels", "grid"), [(2, 5, (3, 4, 9)), (1, 66, (2, 3, 2)), (2, 20, (5, 6, 5)), (1, 150, (9, 5, 5))]
+)
 def test_the_norm_of_each_channel_and_its_gradients(samples, channels, grid, half):
     norm = EachChannelNorm(channels)
     with torch.no_grad():

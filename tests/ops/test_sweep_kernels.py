@@ -1,7 +1,5 @@
 """Depthwise convolutions in Triton's interpreter, by sweeps, tiles and runs, outputs poisoned: against float64."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,16 +22,14 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.fixture(
-    params=[(1, 0, False), (1, 0, True), (1, 2**22, False), (64, 2**22, False)],
-    ids=["sweep", "sweep by thread", "long runs", "short runs"],
+    params=[(1, 0), (1, 2**22), (64, 2**22)],
+    ids=["sweep", "long runs", "short runs"],
 )
 def _programs(request, monkeypatch):
-    """Where few programs suffice every grid that does not fit the cache is swept; what is not in fours has tiles."""
-    programs, cache, trial = request.param
+    """Where few programs suffice every grid that does not fit the cache is swept; what cannot be has tiles."""
+    programs, cache = request.param
     monkeypatch.setattr(launch, "PROGRAMS", programs)
     monkeypatch.setattr(launch, "_MOST_IN_RUNS", cache)
-    with kernels.use("auto", trial=trial):
-        yield
 
 
 @pytest.mark.usefixtures("_programs")
@@ -68,28 +64,13 @@ def test_the_convolution_with_a_residual():
         assert error(one, other) < 1e-5
 
 
-@pytest.mark.parametrize("channels", [24, 32, 60, 96])
-@pytest.mark.parametrize("sizes", [(112, 112, 80), (56, 56, 40), (28, 28, 20), (33, 27, 19)])
-def test_programs_cover_the_grid(channels, sizes):
-    plans = launch.sweep(6, sizes, channels), launch.sweep_for_sums(6, sizes, channels)
-    in_cache = 6 * math.prod(sizes) * channels <= 2**22
-    assert plans[0] is not None
-    assert (plans[1] is None) == in_cache
-    for plan in plans[: 1 if in_cache else 2]:
-        across = -(-sizes[1] // plan.shape["HIGH"]) * -(-sizes[2] // plan.shape["WIDE"])
-        assert plan.grid[0] == across * -(-channels // plan.shape["BLOCK"])
-        assert plan.grid[1] * plan.run >= sizes[0]
-        assert plan.grid[2] == 6
-        assert plan.rows(channels) == across * plan.grid[1] * 6
-
-
 @pytest.mark.parametrize("sums", [False, True])
 @pytest.mark.parametrize("samples", [2, 6])
 @pytest.mark.parametrize(
     ("channels", "sizes"),
     [(32, (112, 112, 80)), (60, (56, 56, 40)), (96, (28, 28, 20)), (150, (14, 14, 10)), (24, (33, 27, 18))],
 )
-def test_programs_whose_threads_sweep_cover_the_grid(channels, sizes, samples, sums):
+def test_programs_cover_the_grid(channels, sizes, samples, sums):
     plan = launch.sweep_in_runs(samples, sizes, channels, sums=sums)
     if (channels, samples) == (150, 2):
         assert plan is None
@@ -102,7 +83,7 @@ def test_programs_whose_threads_sweep_cover_the_grid(channels, sizes, samples, s
     assert plan.rows(channels) == across * plan.grid[1] * samples
 
 
-def test_odd_channels_and_lines_without_runs_are_not_swept_by_threads():
+def test_odd_channels_and_lines_without_runs_are_not_swept():
     assert launch.sweep_in_runs(6, (112, 112, 80), 33, sums=False) is None
     assert launch.sweep_in_runs(6, (111, 111, 79), 32, sums=False) is None
 
@@ -129,5 +110,5 @@ def test_what_is_not_in_fours_or_large_has_no_runs():
 
 
 def test_small_grids_are_not_swept():
-    assert launch.sweep(6, (8, 8, 6), 60) is None
-    assert launch.sweep_for_sums(2, (4, 4, 3), 96) is None
+    assert launch.sweep_in_runs(6, (8, 8, 6), 60, sums=False) is None
+    assert launch.sweep_in_runs(2, (4, 4, 3), 96, sums=True) is None

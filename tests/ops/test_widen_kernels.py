@@ -23,10 +23,11 @@ CASES = [
     (lambda: ConvBlock(5), 1, 5, (3, 4, 5)),
     (lambda: ConvBlock(20), 2, 20, (5, 3, 9)),
     (lambda: ConvBlock(36), 1, 36, (2, 3, 2)),
+    (lambda: ConvBlock(16), 1, 16, (5, 6, 5)),
     (lambda: ConvDown(5, 9), 2, 5, (4, 6, 2)),
     (lambda: ConvUp(9, 5), 2, 9, (2, 3, 2)),
 ]
-IDS = ["block", "two samples", "wide", "down", "up"]
+IDS = ["block", "two samples", "wide", "without room", "down", "up"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,7 @@ def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
 
 
 @pytest.mark.usefixtures("_kernels")
-@pytest.mark.parametrize("build", [CASES[0], CASES[3], CASES[4]], ids=["block", "down", "up"])
+@pytest.mark.parametrize("build", [CASES[0], *CASES[2:]], ids=["block", *IDS[2:]])
 def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
     """In fp16: the interpreter multiplies the bit patterns of bf16."""
     make, samples, channels, grid = build
@@ -110,6 +111,58 @@ def test_results_repeat_bit_by_bit():
     block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 5, 4, 5)
     first, again = (results(block, x, "always") for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.usefixtures("on_trial")
+@pytest.mark.parametrize(("samples", "channels", "behind", "grid"), [(2, 9, 5, (2, 3, 2)), (1, 36, 20, (3, 1, 4))])
+def test_a_block_upon_a_skip_and_all_its_gradients(samples, channels, behind, grid, calls):
+    torch.manual_seed(0)
+    up, x = shaken(ConvUp(channels, behind)), torch.randn(samples, channels, *grid)
+    skip = torch.randn(samples, behind, *(2 * length for length in grid))
+    slope = torch.randn_like(skip)
+
+    def results(up, mode, dtype):
+        inputs = [value.to(dtype).requires_grad_() for value in (x, skip)]
+        with kernels.use(mode):
+            out = up.added_to(inputs[1], inputs[0])
+        return out, *torch.autograd.grad((out * slope).sum(), [*inputs, *up.parameters()])
+
+    expected, found = results(copy.deepcopy(up).double(), "never", torch.float64), results(up, "always", torch.float32)
+    assert calls
+    names = ["out", "x", "skip", *(name for name, _ in up.named_parameters())]
+    for name, one, other in zip(names, found, expected, strict=True):
+        assert one.shape == other.shape
+        assert name == "body.0.bias" or error(one, other) < 1e-5, name
+
+
+@pytest.mark.usefixtures("on_trial")
+@pytest.mark.parametrize(("samples", "channels", "behind", "grid"), [(2, 9, 5, (4, 6, 2)), (1, 20, 36, (3, 5, 4))])
+def test_a_block_before_a_skip_and_all_its_gradients(samples, channels, behind, grid, calls):
+    torch.manual_seed(0)
+    down, x = shaken(ConvDown(channels, behind)), torch.randn(samples, channels, *grid)
+    slopes = torch.randn(samples, behind, *(-(-length // 2) for length in grid)), torch.randn_like(x)
+
+    def results(down, mode, dtype):
+        inputs = x.to(dtype).requires_grad_()
+        with kernels.use(mode):
+            out, skip = down.beside(inputs)
+        assert torch.equal(skip, inputs)
+        total = (out * slopes[0]).sum() + (skip * slopes[1]).sum()
+        return out, *torch.autograd.grad(total, [inputs, *down.parameters()])
+
+    exact = copy.deepcopy(down).double()
+    expected, found = results(exact, "never", torch.float64), results(down, "always", torch.float32)
+    assert calls
+    names = ["out", "x", *(name for name, _ in down.named_parameters())]
+    for name, one, other in zip(names, found, expected, strict=True):
+        assert one.shape == other.shape
+        assert name == "body.0.bias" or error(one, other) < 1e-5, name
+
+
+@pytest.mark.usefixtures("on_trial")
+def test_a_skip_of_another_grid_is_refused_as_in_plain_code():
+    with kernels.use("always"), pytest.raises(RuntimeError, match="size"):
+        ConvUp(5, 4).added_to(torch.randn(1, 4, 7, 8, 6), torch.randn(1, 5, 4, 4, 3))
 
 
 @pytest.mark.parametrize("grid", [(4, 6, 2), (3, 5, 1)])

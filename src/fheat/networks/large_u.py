@@ -5,14 +5,14 @@ FHEAT-Seg-L and Light-UNETR-L differ only in their mixing stages.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d, pointwise
-from fheat.nn.fused_body import body_beside, every_second, fusable, residual_body
+from fheat.nn.fused_body import body_before, body_beside, body_upon, every_second, fusable, residual_body
 from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even, untouched
 from fheat.ops import kernels
 
@@ -54,12 +54,19 @@ class ConvDown(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
         if fusable(self.body, x):
-            if kernels.on_trial() and untouched(self.shortcut, Pointwise3d):
+            if untouched(self.shortcut, Pointwise3d):
                 x, second = every_second(x)
                 return body_beside(self.body, x, pointwise(second, self.shortcut.weight, self.shortcut.bias))
             return body_beside(self.body, x, self.shortcut(x))
         out: Tensor = self.body(x) + self.shortcut(x)
         return out
+
+    def beside(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return down(x), and x itself for a skip. By kernels on trial, what flows back is added up in one pass."""
+        fits = kernels.on_trial() and untouched(self, ConvDown) and fusable(self.body, x)
+        if not fits or not untouched(self.body[0], DepthwiseConv3d) or not untouched(self.shortcut, Pointwise3d):
+            return cast(Tensor, self(x)), x
+        return body_before(self.body, x, self.shortcut)
 
 
 class ConvUp(nn.Module):
@@ -77,6 +84,16 @@ class ConvUp(nn.Module):
         if fusable(self.body, x):
             return F.pad(body_beside(self.body, x, self.shortcut(x)), front)
         return F.pad(self.body(x), front) + F.pad(self.shortcut(x), front)
+
+    def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
+        """Return up(x) + skip; skip is (N, C_out, 2X, 2Y, 2Z). By kernels on trial, padding and sum take no pass."""
+        fits = kernels.on_trial() and untouched(self, ConvUp) and fusable(self.body, x)
+        if not fits or not untouched(self.shortcut, DoublingPointwise3d) or self.shortcut.bias is None:
+            return cast(Tensor, self(x)) + skip
+        if skip.shape != (len(x), self.shortcut.out_channels, *(2 * length for length in x.shape[2:])):
+            return cast(Tensor, self(x)) + skip
+        coarse = pointwise(x, self.shortcut.weight.transpose(0, 1))
+        return body_upon(self.body, x, coarse, self.shortcut.bias, skip)
 
 
 class LargeU(SegmentationNetwork):
@@ -113,12 +130,14 @@ class LargeU(SegmentationNetwork):
         for level in (1, 2, 3, 4):
             grids.append(x.shape[2:])
             x = self.get_submodule(f"enc{level}")(pad_to_even(x))
-            skips.append(x)
-            x = self.get_submodule(f"down{level}")(x)
+            down = self.get_submodule(f"down{level}")
+            x, skip = down.beside(x) if isinstance(down, ConvDown) else (down(x), x)
+            skips.append(skip)
         x = crop_to(self.get_submodule("bottom")(pad_to_even(x)), x.shape[2:])
         attention = x
         for level in (4, 3, 2, 1):
-            x = self.get_submodule(f"up{level}")(x) + skips.pop()
+            up, skip = self.get_submodule(f"up{level}"), skips.pop()
+            x = up.added_to(skip, x) if isinstance(up, ConvUp) else up(x) + skip
             grid = grids.pop()
             if level == 3:
                 x, attention = self.get_submodule("dec3").attend(x)  # type: ignore[operator]

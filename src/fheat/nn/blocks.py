@@ -1,5 +1,6 @@
 """The repeated blocks of the FHEAT networks: FHEAT block, light block, and a stage with its gate."""
 
+import torch
 from torch import Tensor, nn
 
 from fheat.nn.convolutions import DepthwiseConv3d
@@ -62,7 +63,8 @@ class FHEATStage(nn.Module):
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the attention map."""
         x, y = self._run(x)
-        return x, y.detach().abs().mean(dim=1, keepdim=True)
+        exact = torch.promote_types(y.dtype, torch.float32)  # not rounded by autocast
+        return x, y.detach().abs().mean(dim=1, keepdim=True, dtype=exact)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if kernels.usable(x) and fusable(self.blocks, self.gate):

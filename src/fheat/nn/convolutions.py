@@ -106,7 +106,7 @@ class Pointwise3d(nn.Conv3d):
     """1x1x1 convolution with stride 1 or 2: y = W x + b in every voxel, or in every second one along each axis.
 
     Shapes: (N, in, X, Y, Z) -> (N, out, ceil(X / stride), ...). On a GPU it is one matrix product, with channels last
-    in memory. From one channel, or to few, kernels on trial pass over memory once; the result of the former is float32
+    in memory. From one channel, or to few, kernels pass over memory once; the result of the former is float32
     under autocast too.
     """
 
@@ -125,8 +125,7 @@ class Pointwise3d(nn.Conv3d):
     def _in_one_pass(self, x: Tensor) -> bool:
         """Return whether a kernel can run the convolution without tensor cores."""
         return (
-            kernels.on_trial()
-            and ((self.in_channels == 1 and not x.requires_grad) or self.out_channels <= 4)
+            ((self.in_channels == 1 and not x.requires_grad) or self.out_channels <= 4)
             and max(self.in_channels, self.out_channels) <= 128
             and self.stride[0] == 1
             and self.bias is not None
@@ -167,12 +166,21 @@ class DepthwiseConv3d(nn.Conv3d):
         """Convolve."""
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
-        from fheat.ops.kernels import depthwise, strided  # Triton takes a second to import
+        from fheat.ops.kernels.depthwise import depthwise  # Triton takes a second to import
 
-        convolve = depthwise.depthwise if self.stride[0] == 1 else strided.halved
+        if self.stride[0] == 2:
+            return self.halved(x, torch.float32)
         with kernels.on_device(x):
             channels_last = x.float().movedim(1, -1).contiguous()
-            return convolve(channels_last, self.weight, self.bias).movedim(-1, 1)
+            return depthwise(channels_last, self.weight, self.bias).movedim(-1, 1)
+
+    def halved(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convolve with stride 2 by kernels, with a result of a given type."""
+        from fheat.ops.kernels.strided import halved  # Triton takes a second to import
+
+        with kernels.on_device(x):
+            channels_last = x.float().movedim(1, -1).contiguous()
+            return halved(channels_last, self.weight, self.bias, dtype).movedim(-1, 1)
 
 
 class DoublingDepthwise3d(nn.ConvTranspose3d):
@@ -188,11 +196,15 @@ class DoublingDepthwise3d(nn.ConvTranspose3d):
         """Convolve."""
         if x.ndim != 5 or output_size is not None or not kernels.usable(x) or 8 * x.numel() >= 2**31:
             return super().forward(x, output_size)
+        return self.doubled(x, torch.float32)
+
+    def doubled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convolve by kernels, with a result of a given type."""
         from fheat.ops.kernels.strided import doubled  # Triton takes a second to import
 
         with kernels.on_device(x):
             channels_last = x.float().movedim(1, -1).contiguous()
-            return doubled(channels_last, self.weight, self.bias).movedim(-1, 1)
+            return doubled(channels_last, self.weight, self.bias, dtype).movedim(-1, 1)
 
 
 class DoublingPointwise3d(nn.ConvTranspose3d):

@@ -29,6 +29,9 @@ _SECOND_HALF: Parts = (
 )  # fmt: skip
 """Submodules of the halves of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
+_MANY = 16384
+"""Fewest voxels of a batch whose products of 65 to 128 channels the library computes."""
+
 
 def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
     """Return whether kernels can run the light blocks of a stage: they read the weights and call no submodule.
@@ -42,7 +45,7 @@ def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
         and not has_hooks(gate)
         and all(
             type(light.depthwise) is DepthwiseConv3d
-            and light.depthwise.in_channels <= WIDEST
+            and (light.depthwise.in_channels <= WIDEST or kernels.on_trial())
             and not any(has_hooks(module) for module in light.modules())
             and _as_built(light.first, _FIRST_HALF)
             and _as_built(light.second, _FIRST_HALF)
@@ -56,10 +59,12 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
     from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
     from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
+    from fheat.ops.kernels.wide import wide_fheat_half, wide_mixer_half
 
     with kernels.on_device(x):
         x = x.float().movedim(1, -1).contiguous()
-        y = x
+        y, wide = x, _is_wide(x)
+        first_half, second_half = (wide_fheat_half, wide_mixer_half) if wide else (fheat_half, mixer_half)
         response = gate.response(tuple(x.shape[1:4]), x) if isinstance(gate, FractionalHeat) else None
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
         table = iter(weight_tables([layer.depthwise.weight for trio in layers for layer in trio]))
@@ -67,13 +72,20 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
             x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):
                 eps = block.fheat_norm.eps
-                x, moments, y = fheat_half(x, response, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
+                x, moments, y = first_half(x, response, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
                 if _small_kan(block, x.shape[-1]):
-                    x = mixer_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
+                    x = second_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
                 else:
                     mixed = block.mixer_norm(block.mixer(x.movedim(-1, 1)))
                     x = x + mixed.movedim(1, -1)
     return x.movedim(-1, 1), y.movedim(-1, 1)
+
+
+def _is_wide(x: Tensor) -> bool:
+    """Return whether the products of (N, X, Y, Z, C) are left to the library: more channels do not fit one program, and
+    from 65 on the gradients of matrices fill its registers, which is slow where there are many voxels. On trial."""
+    channels = x.shape[-1]
+    return kernels.on_trial() and (channels > WIDEST or (channels > 64 and x.numel() >= channels * _MANY))
 
 
 def _fusable_gate(gate: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
+from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, Pointwise3d, pointwise
 from fheat.nn.layers import EachChannelNorm, untouched
 from fheat.ops import kernels
 
@@ -56,7 +56,7 @@ def residual_body(body: nn.Sequential, x: Tensor) -> Tensor:
 
     with kernels.on_device(x):
         channels_last = x.float().movedim(1, -1).contiguous()
-        y, beside = depthwise_beside(channels_last, *_parameters(body[0]))
+        y, beside = depthwise_beside(channels_last, *_parameters(body[0]), _between(x))
         return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1)
 
 
@@ -64,10 +64,41 @@ def body_beside(body: nn.Sequential, x: Tensor, shortcut: Tensor) -> Tensor:
     """Return body(x) + shortcut, float32 under autocast too, with channels last in memory."""
     from fheat.ops.kernels.widen import widened  # Triton takes a second to import
 
-    y = body[0](x)
+    y = _convolved(body[0], x)
     with kernels.on_device(x):
-        y, beside = y.float().movedim(1, -1).contiguous(), shortcut.movedim(1, -1).contiguous()
+        y, beside = y.movedim(1, -1).contiguous(), shortcut.movedim(1, -1).contiguous()
         return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1)
+
+
+def body_before(body: nn.Sequential, x: Tensor, shortcut: Pointwise3d) -> tuple[Tensor, Tensor]:
+    """Return body(x) + shortcut(x), both of which halve the grid, and x itself for a skip; on trial.
+
+    Shapes: (N, C, X, Y, Z) -> (N, out, ceil(X / 2), ...) and the same. What flows back to the convolution, the shortcut
+    and the skip is added up in one pass.
+    """
+    from fheat.ops.kernels.strided import halved_beside  # Triton takes a second to import
+    from fheat.ops.kernels.widen import widened
+
+    with kernels.on_device(x):
+        channels_last = x.float().movedim(1, -1).contiguous()
+        y, second, whole = halved_beside(channels_last, *_parameters(body[0]), _between(x))
+        beside = pointwise(second.movedim(-1, 1), shortcut.weight, shortcut.bias).movedim(1, -1).contiguous()
+        return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1), whole.movedim(-1, 1)
+
+
+def body_upon(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
+    """Return skip + pad(body(x) + spread(shortcut) + bias), where the body doubles the grid; on trial.
+
+    Shapes: x (N, C, X, Y, Z), shortcut (N, out, X, Y, Z), bias (out), skip and result (N, out, 2X, 2Y, 2Z). Every
+    second voxel has the shortcut, and one plane of zeros is in front of each axis. It is float32 under autocast too.
+    """
+    from fheat.ops.kernels.widen import widened_upon  # Triton takes a second to import
+
+    y, weights = _convolved(body[0], x), _weights(body)
+    with kernels.on_device(x):
+        y, coarse, beside = (part.movedim(1, -1).contiguous() for part in (y, shortcut, skip))
+        weights = weights._replace(second_bias=weights.second_bias + bias)
+        return widened_upon(y, coarse, beside, weights, _eps(body)).movedim(-1, 1)
 
 
 def every_second(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +121,23 @@ class _EverySecond(torch.autograd.Function):
         total = whole.clone()
         total[:, :, ::2, ::2, ::2] += second
         return total
+
+
+def _convolved(convolution: nn.Module, x: Tensor) -> Tensor:
+    """Return the depthwise convolution in the type of `_between`, or what stands in its place in float32."""
+    if kernels.on_trial() and untouched(convolution, DepthwiseConv3d) and convolution.stride == (2, 2, 2):
+        return cast(DepthwiseConv3d, convolution).halved(x, _between(x))
+    if kernels.on_trial() and untouched(convolution, DoublingDepthwise3d):
+        return cast(DoublingDepthwise3d, convolution).doubled(x, _between(x))
+    return cast(Tensor, convolution(x)).float()
+
+
+def _between(x: Tensor) -> torch.dtype:
+    """Return the type in which the result of a depthwise convolution waits for its norm: on trial, that of autocast, as
+    in the plain twin, because memory bounds what reads it."""
+    from fheat.ops.kernels.launch import TYPES, operand_type
+
+    return TYPES[operand_type(x)] if kernels.on_trial() else torch.float32
 
 
 def _weights(body: nn.Sequential) -> "WidenWeights":

@@ -24,7 +24,7 @@ class _ChannelNorm(torch.autograd.Function):
         moments = torch.empty(samples, plan.splits, 2, channels, device=x.device)
         out = torch.empty_like(x, dtype=dtype)
         channel_norm.find_channel_moments[plan.grid](
-            x, moments, plan.voxels, plan.span, **plan.shape, SPLITS=plan.splits
+            x, moments, plan.voxels, plan.span, **plan.small_shape, SPLITS=plan.splits
         )
         channel_norm.channel_norm_forward[plan.grid](
             x, moments, weight, bias, out, plan.voxels, plan.span, eps, **plan.shape, SPLITS=plan.splits

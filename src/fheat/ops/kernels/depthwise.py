@@ -1,4 +1,5 @@
-"""Depthwise 3x3x3 convolution by fused kernels. Tensors are (N, X, Y, Z, C), float32, contiguous.
+"""Depthwise 3x3x3 convolution by fused kernels. Tensors are (N, X, Y, Z, C), contiguous; inputs are float32,
+and so are results unless another type is asked for.
 
 The convolution and the gradient of its weights each have three kernels, among which `fheat.ops.kernels.launch` chooses:
 in runs along Z for what fits the cache and has channels in fours, by sweeps along X for large grids, else by tiles.
@@ -11,24 +12,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
-from fheat.ops.kernels.device import sweep
 from fheat.ops.kernels.device.depthwise import convolve, convolve_runs, convolve_weights, convolve_weights_runs
 from fheat.ops.kernels.device.sweep_runs import sweep_runs, sweep_runs_weights
 from fheat.ops.kernels.launch import (
-    Sweep,
     Tiling,
     add_rows,
     lines_at_once,
     partials,
     runs,
     runs_for_sums,
-    sweep_for_sums,
     sweep_in_runs,
     tile_each,
     tiling,
 )
-from fheat.ops.kernels.launch import sweep as plan_sweep
 
 
 def weight_tables(weights: Sequence[Tensor]) -> list[Tensor]:
@@ -44,10 +40,12 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-def depthwise_beside(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return depthwise(x) + bias, and x itself; what flows back to the two is added up in one pass."""
+def depthwise_beside(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return depthwise(x) + bias in a given type, and x itself; what flows back to the two is added up in one pass."""
     shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
-    y, beside = _DepthwiseBeside.apply(x, weight.float(), shift)  # type: ignore[no-untyped-call]
+    y, beside = _DepthwiseBeside.apply(x, weight.float(), shift, dtype)  # type: ignore[no-untyped-call]
     return y, beside
 
 
@@ -57,9 +55,9 @@ def residual_depthwise(x: Tensor, weight: Tensor, table: Tensor) -> Tensor:
     return out
 
 
-def biased(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-    """Return depthwise(x) + bias, without gradients."""
-    return _convolve(x, table, bias, back=False, bias=True)
+def biased(x: Tensor, table: Tensor, bias: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return depthwise(x) + bias in a given type, without gradients."""
+    return _convolve(x, table, bias, back=False, bias=True, dtype=dtype)
 
 
 def gradient_before(gradient: Tensor, table: Tensor, add: Tensor) -> Tensor:
@@ -90,8 +88,7 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
             gradient, x, partial, width, at, *sizes, running.columns, running.span, **running.shape
         )
         return add_rows(partial, at, filled)
-    by_thread = _by_thread(x, sums=True)
-    sweeping = by_thread or sweep_for_sums(samples, sizes, channels)
+    sweeping = sweep_in_runs(samples, (sizes[0], sizes[1], sizes[2]), channels, sums=True)
     if sweeping is None:
         partial = partials(plan, 28 * channels, x) if partial is None else partial
         width = partial.shape[1]
@@ -101,8 +98,7 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
         )  # fmt: skip
         return add_rows(partial)
     swept = torch.empty(sweeping.rows(channels), 28 * channels, device=x.device)
-    kernel = sweep.sweep_weights if by_thread is None else sweep_runs_weights
-    kernel[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
+    sweep_runs_weights[sweeping.grid](gradient, x, swept, *sizes, sweeping.run, **sweeping.shape)
     if partial is None:
         return add_rows(swept)
     total = add_rows(partial)
@@ -110,31 +106,23 @@ def add_rows_and_weights(partial: Tensor | None, gradient: Tensor, x: Tensor, pl
     return total
 
 
-def _convolve(x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool) -> Tensor:
+def _convolve(
+    x: Tensor, table: Tensor, add: Tensor, *, back: bool, bias: bool, dtype: torch.dtype = torch.float32
+) -> Tensor:
     samples, *sizes, channels = x.shape
-    out = torch.empty_like(x)
+    out = torch.empty(x.shape, device=x.device, dtype=dtype)
     running = runs(samples, (sizes[0], sizes[1], sizes[2]), channels)
     if running is not None:
         convolve_runs[running.grid](x, table, add, out, *sizes, running.items, **running.shape, FLIP=back, BIAS=bias)
         return out
-    by_thread = _by_thread(x, sums=False)
-    sweeping = by_thread or plan_sweep(samples, sizes, channels)
+    sweeping = sweep_in_runs(samples, (sizes[0], sizes[1], sizes[2]), channels, sums=False)
     if sweeping is None:
         grid, shape = tile_each(samples, sizes[0] * sizes[1] * sizes[2], channels)
         lines = lines_at_once(shape["BLOCK"] * shape["CP"])
         convolve[grid](x, table, add, out, *sizes, **shape, FLIP=back, BIAS=bias, LINES=lines)
     else:
-        kernel = sweep.sweep if by_thread is None else sweep_runs
-        kernel[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
+        sweep_runs[sweeping.grid](x, table, add, out, *sizes, sweeping.run, **sweeping.shape, FLIP=back, BIAS=bias)
     return out
-
-
-def _by_thread(x: Tensor, *, sums: bool) -> Sweep | None:
-    """Return how each thread sweeps through x by itself, which is on trial, or None where it cannot."""
-    samples, *sizes, channels = x.shape
-    if not kernels.on_trial():
-        return None
-    return sweep_in_runs(samples, (sizes[0], sizes[1], sizes[2]), channels, sums=sums)
 
 
 class _ResidualDepthwise(torch.autograd.Function):
@@ -171,10 +159,10 @@ class _Depthwise(torch.autograd.Function):
 
 class _DepthwiseBeside(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         (table,) = weight_tables([weight])
         ctx.save_for_backward(x, table)
-        return biased(x, table, bias), x
+        return biased(x, table, bias, dtype), x
 
     @staticmethod
     @once_differentiable
@@ -183,7 +171,7 @@ class _DepthwiseBeside(torch.autograd.Function):
         gradient, inward = gradient.contiguous(), None
         if ctx.needs_input_grad[0]:
             inward = gradient_before(gradient, table, beside.contiguous())
-        return inward, *_parameters(ctx, gradient, x)
+        return inward, *_parameters(ctx, gradient, x), None
 
 
 def _parameters(ctx: Any, gradient: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -1,7 +1,6 @@
 """How the work of a kernel is divided among programs, and what the host allocates and adds up for them."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "ieee": torch.float32}
+"""Types of the operands of products, by what `operand_type` says."""
 WIDEST = 128
 """Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
 PROGRAMS = 512
@@ -60,6 +61,11 @@ class Tiling:
         """
         return {"C": self.channels, "CP": self.padded, "BLOCK": self.block, "num_warps": self.warps, "num_stages": 1}
 
+    @property
+    def small_shape(self) -> dict[str, int]:
+        """Constants with tiles of 2048 elements at most: all programs that find moments then run at the same time."""
+        return self.shape | {"BLOCK": min(self.block, max(16, 2048 // self.padded))}
+
     def shape_of_gradients(self, block: int, warps: int) -> dict[str, int]:
         """Constants for kernels that keep gradients of matrices, and sums for each element of a tile, in registers.
 
@@ -86,14 +92,16 @@ def tiling(samples: int, voxels: int, channels: int, most: int = PROGRAMS) -> Ti
 
 @lru_cache
 def channel_tiling(samples: int, voxels: int, channels: int) -> Tiling:
-    """Divide (samples, voxels, channels) for kernels with moments per channel: tiles of 64 voxels, four warps each.
+    """Divide (samples, voxels, channels) for kernels with moments per channel: tiles of 64 voxels, or 32 of the widest.
 
-    Every program reads the moments of all others of its sample, so there are 256 of them at most.
+    Every program reads the moments of all others of its sample, so there are 256 of them at most, and fewer where these
+    would fill its registers. It has an even number of tiles, because some kernels take two at a time.
     """
-    block = 64
-    tiles = -(-voxels // block)
-    splits = min(power_of_two(tiles), max(1, power_of_two(2 * PROGRAMS // samples + 1) // 2), 256)
-    return Tiling(samples, voxels, channels, padded(channels), block, splits, -(-tiles // splits) * block)
+    block = 64 if padded(channels) <= 128 else 32
+    twos = -(-voxels // (2 * block))
+    most = min(256, 16384 // padded(channels))
+    splits = min(power_of_two(twos), max(1, power_of_two(2 * PROGRAMS // samples + 1) // 2), most)
+    return Tiling(samples, voxels, channels, padded(channels), block, splits, -(-twos // splits) * 2 * block)
 
 
 @lru_cache
@@ -166,7 +174,7 @@ def runs_for_sums(samples: int, sizes: tuple[int, int, int], channels: int, rows
 
 
 class Sweep(NamedTuple):
-    """Launch grid (columns and channels, runs, samples), planes of a run, and constants of `device.sweep`."""
+    """Launch grid (columns and channels, runs, samples), planes of a run, and constants of `device.sweep_runs`."""
 
     grid: tuple[int, int, int]
     run: int
@@ -175,49 +183,6 @@ class Sweep(NamedTuple):
     def rows(self, channels: int) -> int:
         """Return the number of programs that share in the sums of each channel."""
         return self.grid[0] // -(-channels // _CHUNK) * self.grid[1] * self.grid[2]
-
-
-def sweep(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
-    """Return how to sweep through (samples, X, Y, Z, channels), or None where too few programs would have work.
-
-    Runs are short where there are few columns; each run reads two planes more than it writes.
-    """
-    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=4, longest=16, shortest=4, rounds=2)
-
-
-def sweep_for_sums(samples: int, sizes: Sequence[int], channels: int) -> Sweep | None:
-    """Return how to sweep where each program stores sums: in long runs, which read no plane twice.
-
-    Tensors that fit the cache are faster in runs or by tiles, and have none.
-    """
-    if samples * math.prod(sizes) * channels <= _MOST_IN_RUNS:
-        return None
-    return _sweep(samples, tuple(sizes), channels, PROGRAMS, high=2, longest=sizes[0], shortest=8, rounds=4)
-
-
-@lru_cache
-def _sweep(
-    samples: int,
-    sizes: Sequence[int],
-    channels: int,
-    programs: int,
-    high: int,
-    longest: int,
-    shortest: int,
-    rounds: int,
-) -> Sweep | None:
-    """Halve runs down to the shortest until there are `rounds` times as many programs as needed."""
-    x, y, z = sizes
-    wide, run = 8, longest
-    parts = -(-y // high) * -(-z // wide) * -(-channels // _CHUNK)
-    while run > shortest and parts * -(-x // run) * samples < rounds * programs:
-        run = -(-run // 2)
-    grid = parts, -(-x // run), samples
-    if math.prod(grid) < programs:
-        return None
-    warps = high * wide // 8  # with eight numbers of a tile per thread
-    shape = {"C": channels, "HIGH": high, "WIDE": wide, "BLOCK": _CHUNK, "num_warps": warps, "num_stages": 1}
-    return Sweep(grid, run, shape)
 
 
 @lru_cache
@@ -274,6 +239,14 @@ def add_rows(partial: Tensor, at: int | None = None, few: int = 0) -> Tensor:
         partial, out, rows, width, at, few, ROWS=_ROWS, BLOCK=_COLUMNS, num_warps=4
     )  # fmt: skip
     return out
+
+
+def has_room(x: Tensor, shared: int) -> bool:
+    """Return whether a program on the device of `x` can have so many bytes of shared memory."""
+    if not x.is_cuda:
+        return True
+    properties = torch.cuda.get_device_properties(x.device)
+    return bool(properties.shared_memory_per_block_optin >= shared)  # type: ignore[attr-defined]
 
 
 def operand_type(x: Tensor) -> str:

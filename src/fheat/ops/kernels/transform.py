@@ -1,7 +1,7 @@
 """Cosine transform of channels-last tensors by fused kernels, axis by axis.
 
-The plain twins are `fheat.ops.dct.dct` and `idct` with `channels_last`. Tensors are (N, X, Y, Z, C), float32,
-contiguous. Gradients do not pass: the inverse transform is the transposed one, so the caller computes them itself.
+The plain twins are `fheat.ops.dct.dct` and `idct` with `channels_last`. Tensors are (N, X, Y, Z, C), contiguous,
+results float32. Gradients do not pass: the inverse transform is the transposed one, so the caller computes them itself.
 """
 
 from math import prod
@@ -28,20 +28,21 @@ def filtered(
     """
     spectrum: Tensor | None
     if max(x.shape[1:4]) > LONGEST:
+        x = x.float()
         spectrum = dct(x, channels_last=True)
         mixed = idct(spectrum * multiplier[..., None], channels_last=True)
         return mixed if closed is None else torch.where(closed, x, mixed), spectrum
-    partial = _along(_along(x, 3, cosine_matrix(x, x.shape[3])), 2, cosine_matrix(x, x.shape[2]))
+    partial = _along(_along(x, 3, cosine_matrix(multiplier, x.shape[3])), 2, cosine_matrix(multiplier, x.shape[2]))
     partial, spectrum = _there_and_back(partial, multiplier.contiguous(), keep_spectrum)
-    partial = _along(partial, 2, cosine_matrix(x, x.shape[2], transposed=True))
-    return _along(partial, 3, cosine_matrix(x, x.shape[3], transposed=True), closed, x), spectrum
+    partial = _along(partial, 2, cosine_matrix(multiplier, x.shape[2], transposed=True))
+    return _along(partial, 3, cosine_matrix(multiplier, x.shape[3], transposed=True), closed, x), spectrum
 
 
 def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
     length = x.shape[axis]
     if length == 1 and closed is None:
         return x
-    out = torch.empty_like(x)
+    out = torch.empty(x.shape, device=x.device)
     programs, columns, shape = _tiles(x, axis)
     along_axis[programs](
         x, matrix, x if kept is None else kept, x if closed is None else closed, out, columns,
@@ -53,10 +54,11 @@ def _along(x: Tensor, axis: int, matrix: Tensor, closed: Tensor | None = None, k
 def _there_and_back(x: Tensor, multiplier: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
     """Transform along the first axis, multiply, transform back; return the result and, with `keep`, the spectrum."""
     length, channels = x.shape[1], x.shape[4]
-    out, spectrum = torch.empty_like(x), torch.empty_like(x) if keep else None
+    out = torch.empty(x.shape, device=x.device)
+    spectrum = torch.empty_like(out) if keep else None
     programs, columns, shape = _tiles(x, 1)
     along_axis_and_back[programs](
-        x, cosine_matrix(x, length), cosine_matrix(x, length, transposed=True), multiplier,
+        x, cosine_matrix(multiplier, length), cosine_matrix(multiplier, length, transposed=True), multiplier,
         out if spectrum is None else spectrum, out, columns, **shape, C=channels, KEEP=keep,
     )  # fmt: skip
     return out, spectrum

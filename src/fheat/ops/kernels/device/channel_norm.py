@@ -23,7 +23,7 @@ def find_channel_moments(
     for start in range(part * span, part * span + span, BLOCK):
         _, rows, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         count += rows.to(tl.float32)[:, None]
-        value = tl.load(y + place, mask=keep, other=0.0)
+        value = tl.load(y + place, mask=keep, other=0.0).to(tl.float32)
         away = tl.where(keep, value - mean, 0.0)
         mean += away * (1.0 / tl.maximum(count, 1.0))
         squares += away * (value - mean)
@@ -72,7 +72,7 @@ def channel_norm_gradient(
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
-        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        normal = (tl.load(y + place, mask=keep, other=0.0).to(tl.float32) - mean) * deviation
         value = norm_backward(gradient, normal, factor, deviation, first, second, voxels * 1.0)
         tl.store(out + place, value, mask=keep)
 
@@ -90,7 +90,7 @@ def channel_norm_forward(
     offset = read_row(shift, channel, C)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        value = tl.load(y + place, mask=keep, other=0.0)
+        value = tl.load(y + place, mask=keep, other=0.0).to(tl.float32)
         tl.store(out + place, (value - mean) * factor + offset, mask=keep)
 
 
@@ -107,7 +107,7 @@ def channel_norm_sums(
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
-        by_normal += gradient * ((tl.load(y + place, mask=keep, other=0.0) - mean) * deviation)
+        by_normal += gradient * ((tl.load(y + place, mask=keep, other=0.0).to(tl.float32) - mean) * deviation)
         by_one += gradient
     scale_gradient, shift_gradient = sum_two(by_normal, by_one, 0)
     row = partial + (sample * SPLITS + part) * 2 * C + channel

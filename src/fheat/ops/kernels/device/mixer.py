@@ -95,13 +95,19 @@ def store_totals(row, sums, program, totals, factor, channel, C: tl.constexpr, G
     store_pair(row, 0, a0, a1)
     store_pair(row, 1, a2, a3)
     store_pair(row, 2, a4, a5)
+    store_denominator(row + 6, b1, b2, b3, b4, channel, C, GROUPS, GP)
+
+
+@triton.jit
+def store_denominator(row, b1, b2, b3, b4, channel, C: tl.constexpr, GROUPS: tl.constexpr, GP: tl.constexpr):
+    """Store the gradients of the denominator, (GROUPS, 4), from sums over the voxels for each channel."""
     four, one = tl.arange(0, 4)[None, :], tl.arange(0, GP)[:, None]
     mine = one == (channel * GROUPS // C)[None, :]
     b1, b2 = tl.where(mine, b1[None, :], 0.0), tl.where(mine, b2[None, :], 0.0)
     b3, b4 = tl.where(mine, b3[None, :], 0.0), tl.where(mine, b4[None, :], 0.0)
     b1, b2, b3, b4 = sum_four(b1, b2, b3, b4, 1)
     coefficients = choose_four(four, b1[:, None], b2[:, None], b3[:, None], b4[:, None])
-    tl.store(row + 6 + one * 4 + four, coefficients, mask=one < GROUPS)
+    tl.store(row + one * 4 + four, coefficients, mask=one < GROUPS)
 
 
 @triton.jit

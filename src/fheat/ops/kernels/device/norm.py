@@ -29,7 +29,7 @@ def residual_norm(
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        value = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation * factor + offset
+        value = (tl.load(y + place, mask=keep, other=0.0).to(tl.float32) - mean) * deviation * factor + offset
         if ADD:
             value += tl.load(x + place, mask=keep, other=0.0)
             count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
@@ -49,7 +49,7 @@ def find_moments(
     count, centre, squares = 0.0, 0.0, 0.0
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        value = tl.load(x + place, mask=keep, other=0.0)
+        value = tl.load(x + place, mask=keep, other=0.0).to(tl.float32)
         count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
     store_pair(moments, sample * SPLITS + part, centre, squares)
 
@@ -72,8 +72,8 @@ def norm_sums(
     shift_gradient = tl.zeros([BLOCK, CP], tl.float32)
     for tile in range(TILES):
         _, _, keep, place = tile_at(part * span + tile * BLOCK, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
+        normal = (tl.load(y + place, mask=keep, other=0.0).to(tl.float32) - mean) * deviation
         scale_gradient += gradient * normal
         shift_gradient += gradient
     stretched, shifted = sum_two(scale_gradient, shift_gradient, 0)
@@ -99,8 +99,8 @@ def norm_gradient(
     factor = read_row(scale, channel, C)
     for start in range(part * span, part * span + span, BLOCK):
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        gradient = tl.load(output_gradient + place, mask=keep, other=0.0)
-        normal = (tl.load(y + place, mask=keep, other=0.0) - mean) * deviation
+        gradient = tl.load(output_gradient + place, mask=keep, other=0.0).to(tl.float32)
+        normal = (tl.load(y + place, mask=keep, other=0.0).to(tl.float32) - mean) * deviation
         value = norm_backward(gradient, normal, factor, deviation, first, second, voxels * 1.0 * C)
         if ADD:
             value += tl.load(residual + place, mask=keep, other=0.0)

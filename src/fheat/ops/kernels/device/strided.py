@@ -41,11 +41,13 @@ def halve(
 
 @triton.jit
 def double(
-    coarse, table, add, out, X, Y, Z, FX, FY, FZ,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr,
+    coarse, table, add, second, out, X, Y, Z, FX, FY, FZ,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute out[2 i + t - 1] = sum over i and t of table[t] coarse[i] + add.
 
+    `add` is a bias (C) with BIAS. Without, it is of the shape of `out`, and out[2 i] has second[i] as well, which is of
+    the shape of `coarse`.
     A program reads the eight coarse voxels from each of its own on once, and writes the eight fine voxels from 2 i on.
     Along an axis, 2 i comes from i by tap 1, and 2 i + 1 from i by tap 2 and from i + 1 by tap 0.
     """
@@ -65,7 +67,15 @@ def double(
         p = target // 4
         q = target // 2 % 2
         r = target % 2
-        total = tl.zeros([BLOCK, CP], tl.float32) + read_row(add, channel, C)
+        fi, fj, fk = 2 * i + p, 2 * j + q, 2 * k + r
+        exists = (rows & (fi < FX) & (fj < FY) & (fk < FZ))[:, None] & valid
+        there = (((sample * FX + fi) * FY + fj) * FZ + fk)[:, None] * C + channel[None, :]
+        if BIAS:
+            total = tl.zeros([BLOCK, CP], tl.float32) + read_row(add, channel, C)
+        else:
+            total = tl.load(add + there, mask=exists, other=0.0).to(tl.float32)
+            if target == 0:
+                total += tl.load(second + place, mask=exists, other=0.0).to(tl.float32)
         for corner in tl.static_range(8):
             a = corner // 4
             b = corner // 2 % 2
@@ -73,9 +83,7 @@ def double(
             if a <= p and b <= q and c <= r:
                 tap = ((1 + p - 2 * a) * 3 + 1 + q - 2 * b) * 3 + 1 + r - 2 * c
                 total += values[corner] * read_row(table + tap * C, channel, C)
-        fi, fj, fk = 2 * i + p, 2 * j + q, 2 * k + r
-        there = (((sample * FX + fi) * FY + fj) * FZ + fk)[:, None] * C + channel[None, :]
-        tl.store(out + there, total, mask=(rows & (fi < FX) & (fj < FY) & (fk < FZ))[:, None] & valid)
+        tl.store(out + there, total, mask=exists)
 
 
 @triton.jit
@@ -101,9 +109,9 @@ def halve_weights(
         i, j, k = voxel // (Y * Z) * 2 + ti - 1, voxel // Z % Y * 2 + tj - 1, voxel % Z * 2
         near = rows & (i >= 0) & (i < FX) & (j >= 0) & (j < FY)
         there = fine + (((sample * FX + i) * FY + j) * FZ + k)[:, None] * C + channel[None, :]
-        value = tl.load(coarse + place, mask=keep, other=0.0)
-        at = tl.load(there, mask=near[:, None] & valid[None, :], other=0.0)
-        after = tl.load(there + C, mask=(near & (k + 1 < FZ))[:, None] & valid[None, :], other=0.0)
+        value = tl.load(coarse + place, mask=keep, other=0.0).to(tl.float32)
+        at = tl.load(there, mask=near[:, None] & valid[None, :], other=0.0).to(tl.float32)
+        after = tl.load(there + C, mask=(near & (k + 1 < FZ))[:, None] & valid[None, :], other=0.0).to(tl.float32)
         before += value * tl.load(there - C, mask=(near & (k > 0))[:, None] & valid[None, :], other=0.0)
         middle += value * at
         behind += value * after

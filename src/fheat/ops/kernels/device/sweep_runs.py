@@ -2,9 +2,9 @@
 
 A thread owns two channels of a run of RUN voxels along the last axis, which RUN divides, and `run` planes. It reads the
 three lines of RUN + 2 voxels of each plane once, and every value serves the three taps along the first and the three
-along the last axis: 3 (RUN + 2) / RUN reads of a voxel where `sweep` has nine, and half the registers for weights. A
-program has HIGH successive lines by BLOCK channels. Tensors are (samples, X, Y, Z, C), and C is even. The grid of
-programs is (columns and channels, runs, samples).
+along the last axis: 3 (RUN + 2) / RUN reads of a voxel where `depthwise.convolve` has 27. A program has HIGH successive
+lines by BLOCK channels. Tensors are (samples, X, Y, Z, C), and C is even. The grid of programs is (columns and
+channels, runs, samples).
 """
 
 import triton
@@ -36,7 +36,8 @@ def sweep_runs(
     """Compute out = depthwise(x) + add, with zeros outside the grid, as `depthwise.convolve` does.
 
     Three runs wait for their planes: `behind`, `middle` and `ahead` are the outputs of the planes before, at and after
-    the one that is read.
+    the one that is read. They start from what is added, read together with the planes: at the end, each read would wait
+    for the store before it, which might have changed it.
     """
     first, sample = tl.program_id(1) * run, tl.program_id(2)
     j, k, channel, place = runs_at(tl.program_id(0), Z, C, HIGH, RUN, BLOCK)
@@ -53,13 +54,17 @@ def sweep_runs(
         behind += (zero,)
         middle += (zero,)
     size = Y * Z * C
-    for plane in range(first - 1, tl.minimum(first + run, X) + 1):
+    end = tl.minimum(first + run, X)
+    for plane in range(first - 1, end + 1):
         i = plane + tl.arange(0, 1)[:, None]
         within = keep & (i >= 0) & (i < X)
         there = (sample * X + plane) * size + place
         ahead = ()
-        for _ in tl.static_range(RUN):
-            ahead += (start,)
+        for step in tl.static_range(RUN):
+            if BIAS:
+                ahead += (start,)
+            else:
+                ahead += (tl.load(add + there + size + step * C, mask=keep & (i + 1 < end), other=0.0),)
         for dj in tl.static_range(3):
             beside = within & (j + dj > 0) & (j + dj <= Y)
             values = read_run(x + there + (dj - 1) * Z * C, beside, k, Z, C, RUN)
@@ -72,11 +77,7 @@ def sweep_runs(
                 ahead, middle, behind = after, at, before
         if plane > first:
             for step in tl.static_range(RUN):
-                to = there - size + step * C
-                total = behind[step]
-                if not BIAS:
-                    total += tl.load(add + to, mask=keep, other=0.0)
-                tl.store(out + to, total, mask=keep)
+                tl.store(out + there - size + step * C, behind[step], mask=keep)
         behind = middle
         middle = ahead
 

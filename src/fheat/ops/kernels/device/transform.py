@@ -18,10 +18,11 @@ def along_axis(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)
-    result = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
+    value = tl.load(x + place, mask=keep, other=0.0).to(tl.float32)
+    result = tl.dot(_square(matrix, n, N), value, input_precision="tf32x3")
     if FLAG:
         if tl.load(flag) != 0:
-            result = tl.load(kept + place, mask=keep, other=0.0)
+            result = tl.load(kept + place, mask=keep, other=0.0).to(tl.float32)
     tl.store(out + place, result, mask=keep)
 
 
@@ -37,7 +38,8 @@ def along_axis_and_back(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, NP)
     place, keep = _tile(column, n, columns, INNER, N)
-    coefficients = tl.dot(_square(matrix, n, N), tl.load(x + place, mask=keep, other=0.0), input_precision="tf32x3")
+    value = tl.load(x + place, mask=keep, other=0.0).to(tl.float32)
+    coefficients = tl.dot(_square(matrix, n, N), value, input_precision="tf32x3")
     if KEEP:
         tl.store(spectrum + place, coefficients, mask=keep)
     coefficients *= tl.load(factor + (n * (INNER // C))[:, None] + (column % INNER // C)[None, :], mask=keep, other=0.0)
