@@ -77,6 +77,7 @@ def scans(network: nn.Module, rounds: int) -> dict[str, float]:
     predictors = {
         "torch": Predictor(network, windows=la, runtime="torch"),
         "auto": Predictor(network, windows=la),
+        "auto, bfloat16": Predictor(network, windows=la, precision="bfloat16"),
         "light_unetr": Predictor(create_model("light_unetr").eval(), windows=la, runtime="torch"),
     }
     runs = {name: (lambda one=one: one.segment(scan)) for name, one in predictors.items()}
@@ -164,6 +165,7 @@ def main() -> None:
         keep(window_ms=window_ms, setup_s=setup)
     scan_s["segresnet_16, from its windows"] = round(count * window_ms["segresnet_16"] / 1e3, 1)
     ratios = {f"to {name}": round(scan_s["auto"] / took, 4) for name, took in scan_s.items() if "auto" not in name}
+    ratios["bfloat16 to auto"] = round(scan_s["auto, bfloat16"] / scan_s["auto"], 4)
     keep(scan_s=scan_s, ratios_of_auto=ratios)
     if options.data is not None:
         keep(agreement=agreement(options.data))

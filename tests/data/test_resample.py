@@ -38,6 +38,16 @@ def test_interpolation_is_scipys(size, step, seed):
     assert np.allclose(interpolate(torch.from_numpy(x), 1, where).numpy(), oracle, atol=1e-5)
 
 
+@given(size=st.integers(1, 12), first=st.integers(-3, 12), count=st.integers(0, 15), shift=st.sampled_from([0, 0.25]))
+def test_whole_indices_inside_are_a_view(size, first, count, shift):
+    x = torch.arange(2.0 * size).reshape(2, size)
+    where = np.arange(first, first + count) + shift
+    found = interpolate(x, 1, where)
+    assert np.array_equal(found[0], where.clip(0, size - 1))
+    inside = count > 0 and shift == 0 and first >= 0 and first + count <= size
+    assert (found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) == inside
+
+
 @given(size=st.integers(1, 40), step=STEPS)
 def test_nearest_is_nearest(size, step):
     where = coordinates(size, step, target_size(size, step))
@@ -101,7 +111,7 @@ def test_reorientation_equals_nibabel_in_every_orientation():
 def test_writing_goes_through_the_view():
     affine = np.array([[0, -2.0, 0, 0], [0, 0, 3.0, 0], [-1.0, 0, 0, 0], [0, 0, 0, 1]])
     stored = np.zeros((3, 4, 5))
-    view = view_as(stored, affine, "RAS")
+    view = view_as(affine, "RAS")(stored)
     assert view.shape == (4, 5, 3)
     view[0, 1, 2] = 1
     change = orientations.ornt_transform(nibabel.io_orientation(affine), orientations.axcodes2ornt("RAS"))

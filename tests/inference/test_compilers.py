@@ -109,3 +109,17 @@ def test_what_differs_from_the_network_is_not_kept(monkeypatch):
     with pytest.raises(RuntimeError, match="off by"):
         compiled_network("openvino", model, SHAPE, "float32", 1)
     assert cached() == []
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_windows_one_by_one_come_in_order_and_a_round_may_be_left():
+    model, x = network(), torch.randn(7, 1, *SHAPE)
+    run = compiled_network("openvino", model, SHAPE, "float32", 2)
+    every = run(x[:, 0])
+    assert all(torch.equal(found, one[None]) for found, one in zip(run.each(x), every, strict=True))
+    left = run.each(iter(x))
+    assert torch.equal(next(left), every[:1])
+    left.close()  # while others run
+    assert torch.equal(run(x[3]), every[3:4])
+    assert list(run.each([])) == []

@@ -154,7 +154,7 @@ def test_every_runtime_follows_the_protocol():
     every = [choose_runtime(model, "torch", CPU), Replay(model, "float32")]
     every += [CompiledRuntime(model, name) for name in ("onnx", "openvino") if not runtimes.missing_packages(name)]
     members = [name for name in vars(runtimes.Runtime) if name == "__call__" or not name.startswith("_")]
-    assert sorted(members) == ["__call__", "expect", "name", "precision", "prepare"]
+    assert sorted(members) == ["__call__", "each", "expect", "name", "precision", "prepare"]
     for runtime in every:
         assert all(hasattr(runtime, member) for member in members)
         assert (runtime.name in ("torch", "onnx", "openvino"), runtime.precision) == (True, "float32")
@@ -222,14 +222,19 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize(("apart", "keeps"), [(1.0, True), (1e-4, False)])
 def test_half_precision_where_it_keeps_the_classes(apart, keeps):
     """A product in bfloat16 is off by up to 0.4 %, which changes classes that are nearer than that."""
-    assert Replay(Scaled(apart))._keeps_classes(torch.randn(1, 1, 16, 16, 16)) is keeps
-    assert Replay(Scaled(apart), regions=True)._keeps_classes(10 + torch.rand(1, 1, 16, 16, 16)) is True
+    model = Scaled(apart)
+    x = torch.randn(1, 1, 16, 16, 16)
+    assert Replay(model)._keeps_classes(x, model(x)) is keeps
+    x = 10 + torch.rand(1, 1, 16, 16, 16)
+    assert Replay(model, regions=True)._keeps_classes(x, model(x)) is True
 
 
 @torch.no_grad()
 def test_windows_without_foreground_do_not_decide():
-    assert Replay(Scaled(-1.0))._keeps_classes(torch.randn(1, 1, 16, 16, 16)) is None
-    assert Replay(Scaled(1.0))._keeps_classes(torch.randn(1, 1, 8, 8, 8)) is None  # too few voxels
+    for model, size in ((Scaled(-1.0), 16), (Scaled(1.0), 8)):  # the second has too few voxels
+        replay, x = Replay(model), torch.randn(1, 1, size, size, size)
+        assert torch.equal(replay(x), model(x))
+        assert replay.precision == "auto"
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):

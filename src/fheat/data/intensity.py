@@ -48,7 +48,9 @@ def zscore(data: NDArray[Any], mean: float | None = None, std: float | None = No
     if mean is None or std is None:
         own = moments(data)
         mean, std = own[0] if mean is None else mean, own[1] if std is None else std
-    return ((data.astype(np.float64) - mean) / (std or 1.0)).astype(np.float32)
+    scores: NDArray[np.float64] = np.subtract(data, mean, dtype=np.float64)
+    scores /= std or 1.0
+    return scores.astype(np.float32)
 
 
 def window(data: NDArray[Any], low: float, high: float) -> Floats:

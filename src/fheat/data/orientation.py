@@ -1,5 +1,6 @@
 """Bring the axes of a volume into another order or direction, without copying a voxel."""
 
+from collections.abc import Callable
 from typing import Any
 
 import nibabel
@@ -28,9 +29,13 @@ def reorient(volume: Volume, codes: str) -> Volume:
     return Volume(orientations.apply_orientation(volume.data, change), np.asarray(affine, dtype=np.float64))
 
 
-def view_as(data: NDArray[Any], affine: NDArray[np.float64], codes: str) -> NDArray[Any]:
-    """Return a view whose axes point as `codes` says, of voxels that lie as `affine` says; writing goes through."""
-    return np.asarray(orientations.apply_orientation(data, _change(affine, codes)))
+def view_as(affine: NDArray[np.float64], codes: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Return a function that views voxels, which lie as `affine` says, with axes that point as `codes` says.
+
+    Writing goes through to the voxels.
+    """
+    change = _change(affine, codes)
+    return lambda data: np.asarray(orientations.apply_orientation(data, change))
 
 
 def _change(affine: NDArray[np.float64], codes: str) -> NDArray[np.float64]:

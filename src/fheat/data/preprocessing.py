@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from math import ceil, prod
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from fheat.io.volume import Volume
 NOT_RESAMPLED: Spacing = (1.0, 1.0, 1.0)
 """Steps of a scan that keeps the voxels it is stored with."""
 _NO_MOMENTS: Moments = (0.0, 1.0)
+_VOXELS_AT_ONCE: Final = 2**16
+"""Number of voxels that are held in float64 while intensities are mapped, or one plane of them."""
 
 
 class _Strict(BaseModel):
@@ -188,13 +190,15 @@ class PreparedScan:
         return np.ascontiguousarray(data, dtype=np.uint8)
 
     def _mapped(self, part: NDArray[Any]) -> Floats:
-        """Return the input of stored voxels (X, Y, Z, C) as (C, X, Y, Z), with one plane in float64 at a time."""
+        """Return the input of stored voxels (X, Y, Z, C) as (C, X, Y, Z), with few of them in float64 at a time."""
         mapped = np.empty((self.channels, *part.shape[:3]), dtype=np.float32)
         along = int(np.argmax(np.abs(part.strides[:3])))
+        planes = max(_VOXELS_AT_ONCE * part.shape[along] // max(prod(part.shape[:3]), 1), 1)
         for channel, target in enumerate(mapped):
-            source, known = part[..., channel], self.moments[channel]
-            for voxels, place in zip(np.moveaxis(source, along, 0), np.moveaxis(target, along, 0), strict=True):
-                place[...] = self.intensity.apply(voxels, known)
+            source, place = np.moveaxis(part[..., channel], along, 0), np.moveaxis(target, along, 0)
+            for first in range(0, len(source), planes):
+                some = slice(first, first + planes)
+                place[some] = self.intensity.apply(source[some], self.moments[channel])
         return mapped
 
 

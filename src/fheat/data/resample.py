@@ -39,10 +39,13 @@ def coordinates(size: int, step: float, target: int, start: int = 0, stop: int |
 
 
 def interpolate(x: Tensor, axis: int, where: NDArray[np.float64]) -> Tensor:
-    """Read `x` at fractional indices along one axis: linear between neighbours, constant beyond the border."""
-    size = x.shape[axis]
-    if where.size == size and np.array_equal(where, np.arange(size)):
-        return x
+    """Read `x` at fractional indices along one axis: linear between neighbours, constant beyond the border.
+
+    Whole indices inside, one after the other, give a view.
+    """
+    size, first = x.shape[axis], int(where[0]) if where.size else -1
+    if 0 <= first <= size - where.size and np.array_equal(where, np.arange(first, first + where.size)):
+        return x.narrow(axis, first, where.size)
     inside = where.clip(0, size - 1)
     below = np.floor(inside).astype(np.int64).clip(0, max(size - 2, 0))
     weight = torch.as_tensor(inside - below, dtype=x.dtype, device=x.device)

@@ -120,7 +120,7 @@ def recipe_of(
             size=windows.size,
             stride=windows.stride,
             weights=predictor.weights,
-            activation=predictor.sliding(None).activation,
+            activation=predictor.activation,
         ),
         classes=card.classes or tuple(f"label {value}" for value in card.regions or range(spec.out_channels)),
         regions=card.regions,

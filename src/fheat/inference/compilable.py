@@ -88,7 +88,7 @@ class _FHEAT(nn.Module):
     def forward(self, x: Tensor, gate: nn.Module) -> Tensor:
         x = self.depthwise(x)
         value, pointwise = self.value(x), F.silu(self.pointwise(x))
-        if isinstance(gate, _Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
+        if isinstance(gate, Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
             value = self.norm.channels_last(gate.channels_last(value)).movedim(-1, 1)
         else:
             value = self.norm(gate(value))
@@ -96,7 +96,7 @@ class _FHEAT(nn.Module):
         return mixed
 
 
-class _Gate(nn.Module):
+class Gate(nn.Module):
     """An open gate by matrix products with the channels last: the layout that compiled convolutions have anyway.
 
     Along the last axis of the grid, transform, multiplier and inverse are one product with a matrix of their own for
@@ -109,6 +109,7 @@ class _Gate(nn.Module):
         self._tables: dict[tuple[int, ...], tuple[Tensor, list[tuple[int, Tensor]]]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
+        """Take (N, C, *grid) and return the same."""
         return self.channels_last(x).movedim(-1, -self.gate.dims - 1)
 
     def channels_last(self, x: Tensor) -> Tensor:
@@ -174,7 +175,7 @@ def _fheat(module: FHEAT) -> nn.Module:
 
 
 def _gate(module: FractionalHeat) -> nn.Module:
-    return module if module.closed else _Gate(module)
+    return module if module.closed else Gate(module)
 
 
 def _spread(module: nn.ConvTranspose3d) -> nn.Module:

@@ -10,7 +10,8 @@ import hashlib
 import logging
 import platform
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,10 +19,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable
 from fheat.inference.ledger import weights_digest
 from fheat.system.cache import is_cached, read_cached, write_cached
 from fheat.system.machine import installed_version, processor_features
+from fheat.system.threads import one_thread, usual_threads
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -56,7 +59,7 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
 
     A network that is compiled now is compared with itself on noise; one that differs raises `RuntimeError`.
     """
-    plan, compiler = Plan(shape, precision, batch, torch.get_num_threads()), COMPILERS[name]
+    plan, compiler = Plan(shape, precision, batch, usual_threads()), COMPILERS[name]
     kind, key = _kind(name, network), _key(plan)
     kept = None if kind is None else read_cached(kind, key)
     if kept is not None:
@@ -66,7 +69,7 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
             logging.getLogger(__name__).debug("a kept network cannot be opened: %s", reason)
     noise = torch.Generator().manual_seed(0)
     example, other = (torch.randn((1, *shape), generator=noise) for _ in range(2))
-    content = compiler.build(compilable(network), example, plan)
+    content = compiler.build(network, example, plan)
     run = compiler.open(content, plan)
     expected = network(other)  # not of the example: a trace may have made its output a constant
     error = float((run(other) - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
@@ -80,12 +83,12 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
 def compiled_before(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> bool:
     """Return whether the cache has what `compiled_network` would compile, so that it need only be opened."""
     kind = _kind(name, network)
-    return kind is not None and is_cached(kind, _key(Plan(shape, precision, batch, torch.get_num_threads())))
+    return kind is not None and is_cached(kind, _key(Plan(shape, precision, batch, usual_threads())))
 
 
 def onnx_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
     """Return the network as the content of an ONNX file for inputs of the example's shape."""
-    content: bytes = onnx_model(network, example).SerializeToString()
+    content: bytes = onnx_model(compilable(network), example).SerializeToString()
     return content
 
 
@@ -126,37 +129,56 @@ def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
     """Return the network traced, converted and compiled by OpenVINO for the example's shape, as it stores it."""
     import openvino
 
-    compiled = openvino.Core().compile_model(openvino_model(network, example), "CPU", _openvino_options(plan))
+    model = openvino_model(channels_last(network), example)
+    compiled = openvino.Core().compile_model(model, "CPU", _openvino_options(plan))
     content: bytes = compiled.export_model().getvalue()
     return content
 
 
-def open_openvino(content: bytes, plan: Plan) -> Forward:
-    """Return what OpenVINO compiled, `plan.batch` windows at a time.
+class OpenVinoNetwork:
+    """What OpenVINO compiled. Windows run one by one, on one thread each, `min(plan.batch, plan.threads)` at a time.
 
-    Two windows on one thread each are faster than one after the other on two: threads need not wait for each other.
+    That is faster than one after the other on all threads, which would have to wait for each other.
     """
-    import openvino
 
-    compiled = openvino.Core().import_model(content, "CPU", _openvino_options(plan))
-    requests = [compiled.create_infer_request() for _ in range(min(plan.batch, plan.threads))]
-    shape = tuple(requests[0].get_output_tensor(0).shape)[1:]
+    def __init__(self, content: bytes, plan: Plan) -> None:
+        import openvino
 
-    def run(x: Tensor) -> Tensor:
-        x = x.contiguous()
-        output = torch.empty(len(x), *shape)
-        for first in range(0, len(x), len(requests)):
-            part = slice(first, first + len(requests))
-            busy = list(zip(requests, x[part], output[part], strict=False))
-            for request, window, place in busy:
-                request.set_input_tensor(0, openvino.Tensor(window[None].numpy(), shared_memory=True))
-                request.set_output_tensor(0, openvino.Tensor(place[None].numpy(), shared_memory=True))
-                request.start_async()
-            for request, _, _ in busy:
-                request.wait()
+        compiled = openvino.Core().import_model(content, "CPU", _openvino_options(plan))
+        ahead = 1  # a window that waits, so that no thread does
+        self._requests = [compiled.create_infer_request() for _ in range(min(plan.batch, plan.threads) + ahead)]
+        self._shape = tuple(self._requests[0].get_output_tensor(0).shape)[1:]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map a batch of windows."""
+        output = torch.empty(len(x), *self._shape)
+        with one_thread():
+            for place, y in zip(output, self.each(window[None] for window in x), strict=True):
+                place.copy_(y[0])
         return output
 
-    return run
+    def each(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Map windows (1, C, X, Y, Z) in order, while later ones run; see `fheat.inference.runtimes.Each`."""
+        free, busy = list(self._requests), deque[Any]()
+        try:
+            for window in windows:
+                if not free:
+                    yield self._finished(busy[0])
+                    free.append(busy.popleft())
+                request = free.pop()
+                request.get_input_tensor(0).data[...] = window.numpy()
+                request.start_async()
+                busy.append(request)
+            while busy:
+                yield self._finished(busy[0])
+                busy.popleft()
+        finally:
+            for request in busy:
+                request.wait()
+
+    def _finished(self, request: Any) -> Tensor:
+        request.wait()
+        return torch.from_numpy(request.get_output_tensor(0).data)
 
 
 def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | None = None) -> Any:
@@ -179,7 +201,7 @@ def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | N
 
 COMPILERS: Final = {
     "onnx": Compiler(onnx_bytes, open_onnx),
-    "openvino": Compiler(openvino_bytes, open_openvino),
+    "openvino": Compiler(openvino_bytes, OpenVinoNetwork),
 }
 """The compilers by the names of their runtimes."""
 
@@ -217,6 +239,7 @@ def _source_sha256() -> str:
     inference = Path(__file__).parent
     rooms = [sorted((inference.parent / room).glob("*.py")) for room in ("ops", "nn", "networks", "gates")]
     digest = hashlib.sha256()
-    for file in [inference / "compilable.py", Path(__file__), *(file for room in rooms for file in room)]:
+    own = [inference / "channels_last.py", inference / "compilable.py", Path(__file__)]
+    for file in [*own, *(file for room in rooms for file in room)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()

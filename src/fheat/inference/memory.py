@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fheat.data.preprocessing import PreparedScan
-from fheat.inference.sliding import PLANES_AT_ONCE, SlidingWindow
+from fheat.inference.sliding import SlidingWindow, planes_at_once
 from fheat.inference.windows import Triple
 
 _FLOAT32_BYTES: Final = 4
@@ -113,7 +113,7 @@ def memory_bound(
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
     plane = prod(larger) // larger[axis]
-    source_planes = ceil(PLANES_AT_ONCE * max(scan.steps[axis], 1.0)) + 2
+    source_planes = ceil(planes_at_once(scan.shape, axis) * max(scan.steps[axis], 1.0)) + 2
     return MemoryBound(
         program=program,
         scan=stored,

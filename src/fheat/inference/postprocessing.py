@@ -12,7 +12,7 @@ from torch import Tensor
 from fheat.data.orientation import view_as
 from fheat.data.preprocessing import PreparedScan
 from fheat.data.resample import coordinates, interpolate
-from fheat.inference.sliding import PLANES_AT_ONCE
+from fheat.inference.sliding import planes_at_once
 from fheat.io.volume import Volume
 
 _VOXELS_AT_ONCE: Final = 2**22
@@ -28,11 +28,11 @@ def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
     if not regions:
         most = probabilities[0]
         for value, probability in enumerate(probabilities[1:], start=1):  # argmax over few planes is ten times slower
-            labels[probability > most] = value
+            labels.masked_fill_(probability > most, value)
             most = torch.maximum(most, probability)
         return labels
     for value, probability in zip(regions, probabilities, strict=True):
-        labels[probability > 0.5] = value
+        labels.masked_fill_(probability > 0.5, value)
     return labels
 
 
@@ -79,8 +79,8 @@ class Restorer:
         probabilities: bool = False,
         measure: Measure | None = None,
     ) -> None:
-        self._affine, self._orientation = volume.affine, scan.orientation
-        self._shape = volume.data.shape[:3]
+        self._affine, self._view = volume.affine, view_as(volume.affine, scan.orientation)
+        self._shape, self._at_once = volume.data.shape[:3], planes_at_once(scan.shape, axis)
         self._axis, self._regions, self._members = axis, regions, members
         self._wants_probabilities, self._measure = probabilities, measure
         self._labels = self._empty(np.dtype(np.uint8))
@@ -106,13 +106,13 @@ class Restorer:
         With members there are K channels for each of them behind those of the mean.
         """
         along = self._axis + 1
-        for first in range(0, planes.shape[along], PLANES_AT_ONCE):
-            part = planes.narrow(along, first, min(PLANES_AT_ONCE, planes.shape[along] - first))
-            self._add(start + first, part)
+        for part in torch.split(planes, self._at_once, dim=along):
+            self._add(start, part)
+            start += part.shape[along]
 
     def _add(self, start: int, part: Tensor) -> None:
         along, where = self._axis + 1, self._places[self._axis]
-        if not torch.isfinite(part).all():
+        if not torch.isfinite(part.sum()):  # of probabilities: one pass, and no sum of them is too large
             raise ValueError(
                 "the network's output is NaN or infinite: the model or the scan's intensities are at fault"
             )
@@ -125,7 +125,8 @@ class Restorer:
         ready = int(np.searchsorted(where, reach, side="right"))
         if ready > self._written:
             self._write(interpolate(part, along, where[self._written : ready] - start), ready)
-        self._last = part.narrow(along, part.shape[along] - 1, 1).clone()
+        between = ready < len(where) and where[ready] < reach + 1  # the next voxel needs this plane and the one to come
+        self._last = part.narrow(along, part.shape[along] - 1, 1).clone() if between else None
 
     def _write(self, values: Tensor, stop: int) -> None:
         """Write what is wanted of the next planes, which are on the scan's voxels."""
@@ -144,8 +145,8 @@ class Restorer:
         return np.zeros((*self._shape, *more), kind, order="F" if more else "C")  # channel files are written one by one
 
     def _put(self, target: NDArray[Any], values: Tensor, stop: int) -> None:
-        view = view_as(target, self._affine, self._orientation)
-        view[(slice(None),) * self._axis + (slice(self._written, stop),)] = values.cpu().numpy()
+        place = (slice(None),) * self._axis + (slice(self._written, stop),)
+        self._view(target)[place] = values.cpu().numpy()
 
 
 def keep_largest(labels: NDArray[np.uint8], regions: Sequence[int] = ()) -> None:

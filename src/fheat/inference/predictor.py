@@ -20,6 +20,7 @@ from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire
 from fheat.inference.ledger import model_sha256
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
+from fheat.inference.one_logit import one_logit
 from fheat.inference.postprocessing import Prediction, Restorer, keep_largest
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName, choose_runtime
@@ -112,8 +113,11 @@ class Predictor:
         self.network = retire(network).to(self.device, torch.float32).eval()  # whatever it is stored in
         self._groups = groups_of(self.network, uncertainty, flips=flips)
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
+        two_classes = self.device.type == "cpu" and uncertainty != "disagreement" and not self.card.regions
+        single = one_logit(self.network) if two_classes else None
+        self._one_logit = single is not None
         self._run = choose_runtime(
-            self.network,
+            single or self.network,
             runtime,
             self.device,
             precision,
@@ -124,8 +128,7 @@ class Predictor:
         self.windows = windows or self._windows()
         self.wanted_runtime, self.wanted_precision = runtime, precision
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
-        self.probabilities, self.uncertainty = probabilities, uncertainty
-        self.batch, self.allow = batch, tuple(allow)
+        self.probabilities, self.uncertainty, self.batch, self.allow = probabilities, uncertainty, batch, tuple(allow)
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
         self._program = resident_bytes()
         self._lock = RLock()
@@ -224,6 +227,11 @@ class Predictor:
         """Precision of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
         return self._run.precision
 
+    @property
+    def activation(self) -> Activation:
+        """What turns the logits of `network` into probabilities."""
+        return "sigmoid" if self.card.regions else "softmax"
+
     def check_plausible(self, volume: Volume, name: str | Path = "the scan") -> None:
         """Raise `BadInput` with this name for a geometry that no scanner gives, unless it is allowed."""
         if "implausible-spacing" not in self.allow:
@@ -234,7 +242,8 @@ class Predictor:
         scan, sliding = self._prepared(volume), self.sliding(None)
         with self._lock:
             self._expect(scan)
-            classes, activations = self._trial(scan.channels)
+            channels, activations = self._trial(scan.channels)
+            classes = 2 if self._one_logit else channels
             program = self._program
         return memory_bound(
             sliding,
@@ -275,16 +284,16 @@ class Predictor:
 
     def sliding(self, progress: Progress | None) -> SlidingWindow:
         """Return the sliding window that `segment` runs."""
-        activation: Activation = "sigmoid" if self.card.regions else "softmax"
         return SlidingWindow(
             self._run,
             self.windows,
             weights=self.weights,
-            activation=activation,
+            activation="difference" if self._one_logit else self.activation,
             batch=self.batch,
             flips=self.flips,
             groups=self._groups,
             members=self.uncertainty == "disagreement",
+            each=self._run.each,
             progress=progress,
         )
 
@@ -317,23 +326,24 @@ class Predictor:
 
     def run_windows(self, volume: Volume, scan: PreparedScan, progress: Progress | None = None) -> Prediction:
         """Return what the network says of a volume that `scan` has prepared, without the work of `finish`."""
-        sliding = self.sliding(progress)
-        axis = sliding.axis(scan.shape)
-        restorer = Restorer(
-            volume,
-            scan,
-            axis,
-            self.card.regions,
-            members=sliding.member_count,
-            probabilities=self.probabilities,
-            measure=measure_of(self.uncertainty, self.card.regions),
-        )
-
-        def planes(start: int, stop: int) -> Tensor:
-            return scan.planes(axis, start, stop).to(self.device)
-
         with self._lock:  # a runtime may use the memory of its output again with the next window
             self._expect(scan)
+            self._run.prepare((scan.channels, *self.windows.size))
+            sliding = self.sliding(progress)
+            axis = sliding.axis(scan.shape)
+            restorer = Restorer(
+                volume,
+                scan,
+                axis,
+                self.card.regions,
+                members=sliding.member_count,
+                probabilities=self.probabilities,
+                measure=measure_of(self.uncertainty, self.card.regions),
+            )
+
+            def planes(start: int, stop: int) -> Tensor:
+                return scan.planes(axis, start, stop).to(self.device)
+
             for part in sliding.stream(planes, scan.shape, scan.channels):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found

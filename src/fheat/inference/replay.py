@@ -10,6 +10,7 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fheat.ops import kernels
 from fheat.system.capture import capture, rehearse
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -24,16 +25,18 @@ _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 class Replay:
     """A network as captured CUDA graphs, for use from one thread at a time; see `fheat.inference.runtimes.Runtime`.
 
-    Precision `auto` is float32 until windows come that hold a thousand voxels of foreground. If all but 0.2 % of these
-    keep their class in bfloat16, that is used from then on, else float32. float16 is not offered: its range is too
-    small for the sums of an unnormalised network. With `regions` channels are judged one by one, as sigmoids, not
-    against each other. Where the channels hold several predictions (`groups`), the first of them is judged.
+    Precision `auto` is plain float32, without fused kernels or a graph, until windows come that hold a thousand voxels
+    of foreground. If all but 0.2 % of these keep their class in bfloat16, that is used from then on, else float32. So
+    only the kernels of one precision have to be built. float16 is not offered: its range is too small for the sums of
+    an unnormalised network. With `regions` channels are judged one by one, as sigmoids, not against each other. Where
+    the channels hold several predictions (`groups`), the first of them is judged.
 
     Batches are filled up to a power of two, so that there are few graphs. A network that cannot be captured, because it
     asks the host, runs as it is.
     """
 
     name = "torch"
+    each = None
 
     def __init__(
         self, network: nn.Module, precision: Precision = "auto", *, regions: bool = False, groups: int = 1
@@ -57,7 +60,11 @@ class Replay:
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
         if self._precision == "auto":
-            self._judge(x)
+            whole = self._plain(x)
+            keeps = self._keeps_classes(x, whole)
+            if keeps is None:
+                return whole
+            self._precision = "bfloat16" if keeps else "float32"
         filled = torch.Size([1 << (len(x) - 1).bit_length(), *x.shape[1:]])
         if filled not in self._graphs:
             self._graphs[filled] = self._capture(x, filled)
@@ -75,20 +82,18 @@ class Replay:
             y: Tensor = self.network(x)
         return y
 
-    def _judge(self, x: Tensor) -> None:
-        keeps = self._keeps_classes(x)
-        if keeps is not None:
-            self._precision = "bfloat16" if keeps else "float32"
-            self._graphs.clear()
+    def _plain(self, x: Tensor) -> Tensor:
+        with kernels.use("never"):
+            return self._run(x, "float32")
 
-    def _keeps_classes(self, x: Tensor) -> bool | None:
-        """Return whether half precision keeps the classes of these windows, or None where they hold too little."""
-        whole = self._classes(self._run(x, "float32"))
-        foreground = int((whole > 0).sum())
+    def _keeps_classes(self, x: Tensor, whole: Tensor) -> bool | None:
+        """Return whether half precision keeps the classes of logits `whole`, or None where they hold too little."""
+        classes = self._classes(whole)
+        foreground = int((classes > 0).sum())
         if foreground < LEAST_FOREGROUND:
             return None
         half = self._run(x, "bfloat16")
-        changed = int((self._classes(half) != whole).sum())
+        changed = int((self._classes(half) != classes).sum())
         return bool(half.isfinite().all()) and changed <= LARGEST_CHANGED_SHARE * foreground
 
     def _classes(self, logits: Tensor) -> Tensor:

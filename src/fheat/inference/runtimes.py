@@ -5,13 +5,14 @@ ONNX Runtime and OpenVINO are optional and imported when they are first used; th
 """
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Final, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from fheat.inference.compilers import Forward, compiled_before, compiled_network
+from fheat.inference.compilers import Forward, OpenVinoNetwork, compiled_before, compiled_network
 from fheat.inference.replay import Precision, Replay, checked_precision
 from fheat.inference.work import macs_per_voxel
 from fheat.system.errors import BadInput
@@ -25,6 +26,10 @@ VOXELS_WORTH_COMPILING: Final = 50_000_000
 """Number of window voxels from which on `auto` compiles: about one scan with dense windows. Compiling takes seconds."""
 MACS_WORTH_COMPILING: Final = 50_000_000_000
 """Number of multiply-adds from which on `auto` compiles, too: those of FHEAT-Seg on so many voxels."""
+
+
+Each = Callable[[Iterable[Tensor]], Iterator[Tensor]]
+"""A function that maps windows (1, C, X, Y, Z) in order; each result is valid until the next one is asked for."""
 
 
 class Runtime(Protocol):
@@ -41,6 +46,10 @@ class Runtime(Protocol):
     def precision(self) -> str:
         """Precision of the next window: `float32` or `bfloat16`; `auto` where the first windows will decide it."""
 
+    @property
+    def each(self) -> Each | None:
+        """A function for windows one by one, faster than batches of them; None where batches are not slower."""
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
 
@@ -56,6 +65,7 @@ class TorchRuntime:
 
     name = "torch"
     precision = "float32"
+    each = None
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -84,7 +94,7 @@ class CompiledRuntime:
         network: what is compiled, on the CPU and in evaluation mode.
         compiler: `onnx` or `openvino`.
         automatic: run by torch where compiling does not pay or fails.
-        precision: bfloat16 is for OpenVINO. With an open gate it was not measured to be faster, so `auto` is float32.
+        precision: bfloat16 is for OpenVINO; `auto` is float32, which keeps the masks of torch.
         batch: number of windows that come together.
     """
 
@@ -147,11 +157,23 @@ class CompiledRuntime:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
-        voxels = x.numel() // x.shape[1]
-        self._voxels_done, self._voxels_to_come = self._voxels_done + voxels, max(self._voxels_to_come - voxels, 0)
+        self._count(x)
         shape = tuple(x.shape[1:])
         self.prepare(shape)
         return cast(Tensor, self.network(x) if self.name == "torch" else self._compiled[shape](x.float()))
+
+    @property
+    def each(self) -> Each | None:
+        """A function for windows one by one, where what runs the next window has one."""
+        run = None if self._shape is None or self.name == "torch" else self._compiled.get(self._shape)
+        if not isinstance(run, OpenVinoNetwork):
+            return None
+        return lambda windows: run.each(map(self._count, windows))
+
+    def _count(self, x: Tensor) -> Tensor:
+        voxels = x.numel() // x.shape[1]
+        self._voxels_done, self._voxels_to_come = self._voxels_done + voxels, max(self._voxels_to_come - voxels, 0)
+        return x
 
     @torch.no_grad()
     def prepare(self, shape: tuple[int, ...]) -> None:

@@ -5,10 +5,12 @@ deep; planes that no later window reaches are averaged, handed on and forgotten.
 cross-section of the volume, not its length, and the order of summation depends neither on the batch nor on the slab.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
+from math import prod
 from typing import Final, Literal
 
 import torch
@@ -16,16 +18,25 @@ from torch import Tensor
 
 from fheat.inference.windows import Triple, Weights, Windows, window_weights
 from fheat.system.progress import Progress
+from fheat.system.threads import one_thread
 
 Planes = Callable[[int, int], Tensor]
 """A function that returns planes `start` to `stop` of an image along the streamed axis, (C, X, Y, Z), that axis cut."""
-Activation = Literal["softmax", "sigmoid", "none"]
+Activation = Literal["softmax", "sigmoid", "difference", "none"]
 _AXES = (2, 3, 4)
-PLANES_AT_ONCE: Final = 8
-"""Number of planes that are read or handed on together."""
+_VOXELS_AT_ONCE: Final = 2**19
 _FILLING: Final = 2.0**-20
 """Factor to the weight of windows that hardly count where there is another; a power of two, which rounds nothing."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
+
+
+def planes_at_once(shape: Sequence[int], axis: int) -> int:
+    """Return how many planes of a volume are read or handed on together: 8, and more where they are small.
+
+    >>> planes_at_once((192, 142, 88), 0), planes_at_once((512, 512, 300), 2)
+    (41, 8)
+    """
+    return max(_VOXELS_AT_ONCE * shape[axis] // max(prod(shape), 1), 8)
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class SlidingWindow:
         network: maps (B, C, *size) to (B, K, *size).
         windows: size and stride; an axis shorter than the window is padded with zeros on both sides.
         weights: `constant` counts all voxels of a window alike, `gaussian` those in its centre more.
-        activation: turns logits into what is averaged; `none` averages the output itself.
+        activation: turns logits into what is averaged. With `difference` the network returns l_1 - l_0 of two classes,
+            (B, 1, *size), and the averages are those of both, as by `softmax`; `none` averages the output itself.
         batch: number of windows per forward pass.
         flips: average each window over its eight mirror images.
         groups: number of predictions that the network returns one behind the other along the channels; the first is the
@@ -58,6 +70,9 @@ class SlidingWindow:
     groups: int = 1
     members: bool = False
     slab: int | None = None
+    each: Callable[[Iterable[Tensor]], Iterator[Tensor]] | None = None
+    """A function in the place of `network` that maps windows (1, C, *size) one by one and in order, while later ones
+    run. Flips go through `network`."""
     progress: Progress | None = None
     """A function called after each forward pass with the number of windows done and their total."""
 
@@ -101,21 +116,23 @@ class SlidingWindow:
     def stream(self, planes: Planes, shape: Triple, channels: int) -> Iterator[tuple[int, Tensor]]:
         """Yield (first plane, averages of the next planes) until the volume is covered; each plane comes once.
 
-        The averages, (K, X, Y, Z) with the streamed axis cut, are a view of the buffer: use them before the next step.
+        The averages are (K, X, Y, Z) with the streamed axis cut. They may be a view of the buffer: use them before the
+        next step.
         """
         size, axis = self.windows.size, self.axis(shape)
         padded = _triple([max(length, window) for length, window in zip(shape, size, strict=True)])
         before = [(long - short) // 2 for long, short in zip(padded, shape, strict=True)]
         inner = [slice(None), *(slice(lead, lead + length) for lead, length in zip(before, shape, strict=True))]
         slab = _Slab(axis, list(padded), self.depth(shape))
-        total = self.windows.count(padded)
+        total, at_once = self.windows.count(padded), planes_at_once(shape, axis)
         lead, end = before[axis], before[axis] + shape[axis]
 
         def finished(stop: int) -> Iterator[tuple[int, Tensor]]:
             first, last = max(slab.offset, lead), min(stop, end)
             if first < last:
                 inner[axis + 1] = slice(first - slab.offset, last - slab.offset)
-                yield first - lead, slab.averages(tuple(inner))
+                averages = slab.averages(tuple(inner))
+                yield first - lead, _both(averages) if self.activation == "difference" else averages
 
         fills = self.windows.filling(padded)
         waiting: list[tuple[Triple, float]] = []  # windows of the slab, in order, so that batches are full
@@ -125,8 +142,8 @@ class SlidingWindow:
                 waiting = []
                 yield from finished(first)
                 slab.advance(first)
-            for begin in range(max(slab.loaded, lead), min(first + size[axis], end), PLANES_AT_ONCE):
-                stop = min(begin + PLANES_AT_ONCE, first + size[axis], end)
+            for begin in range(max(slab.loaded, lead), min(first + size[axis], end), at_once):
+                stop = min(begin + at_once, first + size[axis], end)
                 inner[axis + 1] = slice(begin - slab.offset, stop - slab.offset)
                 slab.load(planes(begin - lead, stop - lead), tuple(inner), channels)
             slab.loaded = first + size[axis]
@@ -139,15 +156,25 @@ class SlidingWindow:
     def _visit(self, slab: "_Slab", windows: list[tuple[Triple, float]], total: int) -> None:
         """Add the windows at these corners of the slab, each with a factor to its weight."""
         size, weight = self.windows.size, self._weight.to(slab.image.device)
-        for group in (windows[at : at + self.batch] for at in range(0, len(windows), self.batch)):
-            boxes = [_box(corner, size) for corner, _ in group]
-            output = self.forward(torch.stack([slab.image[:, *box] for box in boxes]))
-            for box, (_, factor), average in zip(boxes, group, output, strict=True):
-                plain = self.weights == "constant" and factor == 1
-                slab.add(box, average if plain else average * (factor * weight), factor * weight)
-            slab.visited += len(group)
-            if self.progress is not None:
-                self.progress(slab.visited, total)
+        boxes = [_box(corner, size) for corner, _ in windows]
+        todo = zip(boxes, (factor for _, factor in windows), strict=True)
+        together = nullcontext() if self.each is None or self.flips else one_thread()
+        with together:
+            for output in self._outputs(slab.image[:, *box] for box in boxes):
+                for average, (box, factor) in zip(output, todo, strict=False):
+                    plain = self.weights == "constant" and factor == 1
+                    slab.add(box, average if plain else average * (factor * weight), factor * weight)
+                slab.visited += len(output)
+                if self.progress is not None:
+                    self.progress(slab.visited, total)
+
+    def _outputs(self, windows: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Yield what is averaged of these windows, (C, *size), in order: one or a batch at a time, (B, K, *size)."""
+        if self.each is not None and not self.flips:
+            yield from map(self._averaged, self.each(window[None] for window in windows))
+            return
+        while group := list(islice(windows, self.batch)):
+            yield self.forward(torch.stack(group))
 
     @cached_property
     def _weight(self) -> Tensor:
@@ -171,14 +198,21 @@ class SlidingWindow:
         return torch.cat([mean[:, :classes], *(one[:, classes:] if self.groups > 1 else one for one in every)], dim=1)
 
     def _activated(self, x: Tensor) -> Tensor:
-        y = self.network(x)
-        if y.shape[0] != x.shape[0] or y.shape[2:] != x.shape[2:]:
-            raise ValueError(f"the network maps {tuple(x.shape)} to {tuple(y.shape)}: expected the same grid")
+        return self._averaged(self.network(x), len(x))
+
+    def _averaged(self, y: Tensor, count: int = 1) -> Tensor:
+        """Return what is averaged of the output of the network for `count` windows."""
+        if len(y) != count or tuple(y.shape[2:]) != self.windows.size:
+            size = self.windows.size
+            raise ValueError(f"the network maps {count} windows of {size} to {tuple(y.shape)}: expected the same grid")
+        y = y.float()
         if self.activation == "none":
-            return y.float()
-        if self.activation == "sigmoid":
-            return y.float().sigmoid()
-        parts = [logits.softmax(dim=1) for logits in y.float().chunk(self.groups, dim=1)]
+            return y
+        if self.activation == "difference" and not torch.isfinite(y.sum()):
+            return torch.full_like(y, torch.nan)  # as softmax makes of infinite logits
+        if self.activation in ("sigmoid", "difference"):
+            return y.sigmoid()
+        parts = [logits.softmax(dim=1) for logits in y.chunk(self.groups, dim=1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
@@ -223,6 +257,14 @@ class _Slab:
                 channel.narrow(axis, 0, self.depth - gone).copy_(channel.narrow(axis, gone, self.depth - gone).clone())
                 channel.narrow(axis, self.depth - gone, gone).zero_()
         self.offset = first
+
+
+def _both(second: Tensor) -> Tensor:
+    """Return the probabilities of two classes, (2, X, Y, Z), from those of the second, (1, X, Y, Z)."""
+    both = second.new_empty(2, *second.shape[1:])
+    torch.sub(1, second[0], out=both[0])
+    both[1] = second[0]
+    return both
 
 
 def _box(corner: Triple, size: Triple) -> tuple[slice, ...]:

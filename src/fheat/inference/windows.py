@@ -14,6 +14,8 @@ Weights = Literal["constant", "gaussian"]
 Choice = Literal["all", "fast"]
 _LARGEST_THINNING: Final = 7
 """Fast windows are at least every seventh of all."""
+_DENSE: Final = 3
+"""Number of windows along every axis from which on fast ones are a third of all."""
 _MOST_THINNED: Final = 2**20
 """Largest number of windows that are listed to choose some of them; a body of 2 m at 1 mm has 250,000 of la's."""
 
@@ -26,8 +28,8 @@ class Windows:
     can be asked about. Whatever the choice among them, every voxel lies in at least one that is visited:
 
     - `all` visits all of them;
-    - `fast` visits every n-th, see `every`, and the fewest windows that cover the volume, see `covering`, which count
-      only where there is no other, see `filling`.
+    - `fast` visits a third of them or less, see `thinning`, and the fewest windows that cover the volume, see
+      `covering`, which count only where there is no other, see `filling`.
     """
 
     size: Triple
@@ -39,25 +41,30 @@ class Windows:
             raise ValueError(f"stride={self.stride} leaves gaps: use 1 to {self.size} voxels per axis")
 
     def fast(self) -> "Windows":
-        """Return as little as a seventh of these windows, and those that it takes to cover the volume."""
+        """Return a third of these windows or less, and those that it takes to cover the volume."""
         return replace(self, choice="fast")
 
-    def every(self, shape: Triple) -> int:
-        """Return n where every n-th window of a volume is visited, in order; 1 unless fast.
+    def thinning(self, shape: Triple) -> tuple[Triple, int, int] | None:
+        """Return factors (a, b, c), n and r: window (i, j, k) is visited where a i + b j + c k leaves r, divided by n.
 
-        n is the largest number up to 7 that shares no divisor with the number of windows on the inner axes. All their
-        places then take their turn, and the average over few windows is near that over all.
+        None where all windows are visited. Where there are three or more along every axis, it is a third of them, those
+        with i + j + k divisible by 3: one of three neighbours along each axis. Elsewhere it is every n-th in order,
+        with the largest n up to 7 that shares no divisor with the number of windows on the inner axes. Either way all
+        places along an axis take their turn, and the average over few windows is near that over all.
         """
         if self.choice != "fast":
-            return 1
+            return None
         counts = self._counts(shape)
         if prod(counts) > _MOST_THINNED:
             raise ValueError(f"{prod(counts):,} windows are too many to thin, over {_MOST_THINNED:,}: use all of them")
-        return next(step for step in range(_LARGEST_THINNING, 0, -1) if gcd(step, prod(counts[1:])) == 1)
+        if min(counts) >= _DENSE:
+            return (1, 1, 1), _DENSE, 0
+        step = next(step for step in range(_LARGEST_THINNING, 0, -1) if gcd(step, prod(counts[1:])) == 1)
+        return None if step == 1 else ((counts[1] * counts[2], counts[2], 1), step, step // 2)
 
     def count(self, shape: Triple) -> int:
         """Return the number of windows of a volume that are visited; all of them are counted, not listed."""
-        return prod(self._counts(shape)) if self.every(shape) == 1 else len(self.corners(shape))
+        return prod(self._counts(shape)) if self.thinning(shape) is None else len(self.corners(shape))
 
     def corners(self, shape: Triple) -> list[Triple]:
         """Return the first voxel of every window of a volume that is visited, in order."""
@@ -65,7 +72,7 @@ class Windows:
 
     def planes(self, shape: Triple, axis: int) -> Iterator[tuple[int, list[Triple]]]:
         """Yield each first plane of windows along an axis and the corners of the windows that begin there, in order."""
-        step, (_, along_y, along_z) = self.every(shape), self._counts(shape)
+        (a, b, c), step, rest = self.thinning(shape) or ((0, 0, 0), 1, 0)
         axes = list(zip(shape, self.size, self.stride, strict=True))
         cover = [set(covering(*one)) for one in axes] if step > 1 else []
         for index, first in enumerate(starts(*axes[axis])):
@@ -73,8 +80,7 @@ class Windows:
             corners = [
                 (x, y, z)
                 for (i, x), (j, y), (k, z) in product(*places)
-                if ((i * along_y + j) * along_z + k) % step == step // 2
-                or (x in cover[0] and y in cover[1] and z in cover[2])
+                if (a * i + b * j + c * k) % step == rest or (x in cover[0] and y in cover[1] and z in cover[2])
             ]
             if corners:
                 yield first, corners
@@ -82,17 +88,17 @@ class Windows:
     def filling(self, shape: Triple) -> Callable[[Triple], bool]:
         """Return a function from the corner of a window to whether it counts only where there is no other window.
 
-        These are the fast windows that are visited to cover the volume and are not every n-th. Where there are less
+        These are the fast windows that are visited to cover the volume and are none of `thinning`. Where there are less
         than half as many of the latter, all count alike.
         """
-        step, (_, along_y, along_z) = self.every(shape), self._counts(shape)
+        factors, step, rest = self.thinning(shape) or ((0, 0, 0), 1, 0)
         cover = [list(covering(*axis)) for axis in zip(shape, self.size, self.stride, strict=True)]
         if step == 1 or prod(map(len, cover)) > 2 * prod(self._counts(shape)) // step:
             return lambda corner: False
 
         def fills(corner: Triple) -> bool:
-            i, j, k = (-(-start // stride) for start, stride in zip(corner, self.stride, strict=True))
-            return ((i * along_y + j) * along_z + k) % step != step // 2
+            places = (-(-start // stride) for start, stride in zip(corner, self.stride, strict=True))
+            return sum(factor * place for factor, place in zip(factors, places, strict=True)) % step != rest
 
         return fills
 

@@ -27,7 +27,7 @@ class WantedSegmentation(BaseModel):
     scan: str
     model: str
     preset: Literal["fast"] | None = None
-    """`fast` looks at as little as a quarter of the windows."""
+    """`fast` looks at less than half of the windows."""
     uncertainty: bool = False
     """Whether the entropy of the probabilities is wanted too."""
     largest_component: bool = False
