@@ -65,7 +65,8 @@ def test_targets_of_a_scan_on_a_cpu():
     assert ratios["to segresnet_16, from its windows"] <= 1 / 25
     assert share["torch"] <= 0.1
     assert share["openvino"] <= 0.1
-    assert results["agreement"]["dice"]["openvino"]["least"] >= 0.999
+    assert results["scan_s"]["auto, bfloat16"] <= 1.0
+    assert min(dice["least"] for dice in results["agreement"]["dice"].values()) >= 0.999
 
 
 def test_targets_of_a_second_start_on_a_cpu():
@@ -74,8 +75,8 @@ def test_targets_of_a_second_start_on_a_cpu():
 
 def test_targets_of_fewer_windows_on_a_cpu():
     results = stored("fewer-windows-cpu")
-    assert results["la"]["fast"]["windows"] <= 0.3
-    assert results["la"]["fast"]["dice"]["mean"] >= 0.99
+    assert results["la"]["fast"]["windows"] <= 0.5
+    assert results["la"]["fast"]["dice"]["mean"] >= 0.997
     assert results["la"]["all bfloat16"]["dice"]["least"] >= 0.999
 
 

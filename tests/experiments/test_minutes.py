@@ -1,10 +1,7 @@
 """Estimates of cost: the stored speeds are those of the stored results, and the arithmetic is right."""
 
-import json
-import statistics
-
 import pytest
-from results import ROOT, read_result
+from results import read_result
 
 from fheat.experiments.minutes import measured_speeds, run_minutes
 from fheat.experiments.plan import Plan
@@ -16,18 +13,15 @@ UNITS = 2 * (3 * 3 + 1)
 
 
 def test_speeds_of_the_gpu_are_those_of_the_stored_results():
-    stored = speeds()["cuda"]
-    assert stored.machine == read_result("step-cuda").machine.name
-    fheat = 1000 / read_result("step-cuda").results["per_second"]["fused, all gates open"] / UNITS
-    log = (ROOT / "studies" / "runs" / "la-4-pair-light-unetr" / "log.jsonl").read_text().splitlines()
-    lines = [json.loads(line) for line in log]
-    light = 1000 / statistics.median(line["per_second"] for line in lines if "per_second" in line) / UNITS
-    windows = read_result("bench-window-bf16-cuda").results["window"]["milliseconds"]
-    large = fheat * windows["fheat_seg_l"] / windows["fheat_seg"]
+    stored, result = speeds()["cuda"], read_result("bench-step-cuda")
+    assert stored.machine == result.machine.name
+    measured = {name: value / UNITS for name, value in result.results["step"][0]["milliseconds"].items()}
     cpu = read_result("bench-cpu").results["window"]["milliseconds"]
-    derived = {"fheat_seg": fheat, "light_unetr": light, "fheat_seg_l": large} | {
-        name: large * cpu[name] / cpu["fheat_seg_l/retired"]
-        for name in ("light_unetr_l", "segresnet", "dynunet", "swin_unetr", "mednext")
+    direct = ("fheat_seg", "fheat_seg_l", "light_unetr", "segresnet", "segformer3d", "fheat_segformer3d")
+    derived = {name: measured[name] for name in direct}
+    derived["light_unetr_l"] = measured["fheat_seg_l"] * cpu["light_unetr_l"] / cpu["fheat_seg_l/retired"]
+    derived |= {
+        name: measured["segresnet"] * cpu[name] / cpu["segresnet"] for name in ("dynunet", "swin_unetr", "mednext")
     }
     assert stored.milliseconds == pytest.approx(derived, rel=0.005)
 
@@ -43,7 +37,7 @@ def test_speeds_of_the_cpu_are_those_of_the_stored_results():
 
 def test_minutes_of_a_run(tmp_path):
     row, plan = item("table2").row("la-4/fheat-seg"), Plan({}, tmp_path)
-    stored = read_result("step-cuda").results["per_second"]["fused, all gates open"]
+    stored = read_result("bench-step-cuda").results["step"][0]["per_second"]["fheat_seg"]
     assert run_minutes(row, plan, "cuda") == pytest.approx(16_000 / stored / 60, rel=0.005)
     assert run_minutes(row, Plan({}, tmp_path, iterations=4000), "cuda") == pytest.approx(4000 / stored / 60, rel=0.005)
     brats = item("table3").row("brats-25/fheat-seg")

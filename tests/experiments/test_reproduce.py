@@ -253,7 +253,7 @@ def test_states_and_costs_of_all_items(shown, plan, tmp_path):
     assert bare["table1"].state == "no data (LA, Pancreas-CT, BraTS 2019)"
     assert bare["fig3"].state == bare["fig2"].state == "not run yet"
     assert bare["fig7"].state == "no data (MSD Task01 as downloaded)"
-    assert bare["table1"].minutes["cuda"] == pytest.approx(15 * 16_000 / 75.6 / 60, rel=0.15)
+    assert bare["table1"].minutes["cuda"] == pytest.approx(15 * 16_000 / 101.5 / 60, rel=0.15)
     words = "\n".join(footnotes(list(bare.values())))
     assert "NVIDIA H200" in words
     assert words.count("no data for") == 7

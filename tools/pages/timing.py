@@ -72,25 +72,21 @@ def equal_terms() -> str:
 
 
 def network_speeds() -> str:
-    """Return iterations of CSE per second with fused kernels, and the ratio to plain PyTorch within another run."""
-    speeds, beside = (stored(name)["step"][0]["per_second"] for name in ("bench-step-cuda", "bench-step-plain-cuda"))
+    """Return iterations of CSE per second with fused kernels and by plain PyTorch, and their ratio, all of one run."""
+    speeds = stored("bench-step-cuda")["step"][0]["per_second"]
     rows = []
-    for name, speed in speeds.items():
+    for name in (name for name in speeds if not name.endswith("/plain")):
         known, _, state = name.partition("/")
         words = f"`{known}`" + (", dec1 open, the others closed" if state == "survivor" else "")
-        plain = beside.get(f"{name}/plain")
-        ratio = ["", ""] if plain is None else [f"{plain:.1f}", f"{beside[name] / plain:.1f}"]
-        rows.append([words, f"{speed:.1f}", *ratio])
-    return table(["network", "iterations per second", "plain PyTorch", "ratio, in one run"], rows)
-
-
-def other_speeds() -> str:
-    """Return iterations of CSE per second of networks that were timed before the last kernels."""
-    speeds = stored("bench-step-others-cuda")["step"][0]["per_second"]
-    shown = {name: speeds[name] for name in ("segformer3d", "fheat_segformer3d", "segresnet")}
-    plain = {name: speeds.get(f"{name}/plain") for name in shown}
-    rows = [[f"`{name}`", f"{speed:.1f}", f"{plain[name]:.1f}" if plain[name] else ""] for name, speed in shown.items()]
-    return table(["network", "iterations per second", "plain PyTorch"], rows)
+        plain = speeds.get(f"{name}/plain")
+        rows.append(
+            [
+                words,
+                f"{speeds[name]:.1f}",
+                *(["", ""] if plain is None else [f"{plain:.1f}", f"{speeds[name] / plain:.1f}"]),
+            ]
+        )
+    return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
 
 
 def segresnet_part() -> str:
