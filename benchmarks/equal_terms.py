@@ -5,7 +5,9 @@ runtime, compiled the same way, on windows of 112x112x80. All take turns in one 
 ratios are to FHEAT-Seg as training left it (the zoo's la-4, closed gates retired) in the same runtime. Weights are
 otherwise random: they change no time.
 
-- On a CPU, one window at a time in float32 on two threads: plain PyTorch, `torch.compile`, OpenVINO.
+- On a CPU, one window at a time in float32 on two threads: plain PyTorch, `torch.compile`, OpenVINO with the network as
+  it is traced, and OpenVINO with the network in the form that `fheat predict` gives it, which is made for FHEAT-Seg and
+  serves some of the others in part.
 - On a GPU, `--device cuda`, eight windows at a time, as prediction takes them: plain PyTorch, `torch.compile`, and
   plain PyTorch captured as a graph, in float32; the captured graph in bfloat16; and the same two with the fused kernels
   of this package, which are made for FHEAT-Seg and serve some of the others in part.
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from fheat import __version__, create_model, load, retire
 from fheat.bench.timing import Timer, captured, interleaved, without_kernels
+from fheat.inference.compilers import openvino_model
 from fheat.inference.runtimes import CompiledRuntime
 from fheat.ops import kernels
 from fheat.system.machine import machine
@@ -32,8 +35,9 @@ BATCH = {"cpu": 1, "cuda": 8}
 FIRST = "fheat_seg (la-4)"
 PEERS = ("light_unetr", "segformer3d", "mednext", "segresnet", "dynunet")
 KERNELS = "fheat's kernels"
+OWN_FORM = "openvino, fheat's form"
 RUNTIMES = {
-    "cpu": ("torch", "torch.compile", "openvino"),
+    "cpu": ("torch", "torch.compile", "openvino", OWN_FORM),
     "cuda": ("torch", "torch.compile", "graph", "graph, bfloat16", f"graph, {KERNELS}", f"graph, bfloat16, {KERNELS}"),
 }
 LARGEST_ERROR = {"cpu": 1e-3, "cuda": 1e-2}
@@ -86,7 +90,7 @@ def prepared(network: nn.Module, how: str, x: Tensor, device: str) -> Callable[[
     """Return a run of the network in a runtime, after it was compared with plain PyTorch."""
     half, graph = "bfloat16" in how, how.startswith("graph")
     timer = Timer(device, precision="bfloat16" if half else "float32")
-    forward = timer.forward(compiled(network, how), x)
+    forward = timer.forward(compiled(network, how, x), x)
     outputs: list[Tensor] = []
 
     def run() -> None:
@@ -104,11 +108,22 @@ def prepared(network: nn.Module, how: str, x: Tensor, device: str) -> Callable[[
     return replay
 
 
-def compiled(network: nn.Module, how: str) -> Callable[[Tensor], Tensor]:
+def compiled(network: nn.Module, how: str, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the network as a function in a runtime."""
     if how == "torch.compile":
         return torch.compile(network, dynamic=False)
-    return CompiledRuntime(network, "openvino") if how == "openvino" else network
+    if how == "openvino":
+        return as_traced(network, x)
+    return CompiledRuntime(network, "openvino") if how == OWN_FORM else network
+
+
+def as_traced(network: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the network as OpenVINO compiles it without any change, for windows of the shape of x."""
+    import openvino
+
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "NUM_STREAMS": 1}
+    run = openvino.Core().compile_model(openvino_model(network, x), "CPU", options)
+    return lambda window: torch.from_numpy(run(window.numpy())[0])
 
 
 if __name__ == "__main__":

@@ -275,7 +275,7 @@ def test_other_errors_of_a_step_are_not_taken_for_memory(phantoms, tmp_path, mon
         ("iteratoins = 3", "field iteratoins does not exist, perhaps schedule.iterations is meant"),
         ('rate = "fast"', "field optimiser.learning_rate"),
         ("patch_size = [32, 32]", "field data.patch_size"),
-        ("patch_size = [32, 40, 32]", "field data.patch_size: method cse needs multiples of 16, not (32, 40, 32)"),
+        ('method = "bcp"\nbatch = 3', "field data.batch: method bcp pastes one half into the other and needs 2, 4, ..."),
         ("patch_size = [32, 32, 32]\nstride = [16, 16, 48]", "field validation.stride: (16, 16, 48) leaves gaps"),
         ('resident = "maybe"', "field data.resident"),
     ],
@@ -292,16 +292,15 @@ def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
         (["--speed", "3"], 2, "--speed"),
         (["--method", "magic"], 2, "magic"),
         (
-            ["--patch-size", "40", "32", "32"],
+            ["--method", "bcp", "--batch", "3"],
             2,
-            "fheat: --data.patch-size: method cse needs multiples of 16, not (40, 32, 32)",
+            "fheat: --data.batch: method bcp pastes one half into the other and needs 2, 4, ..., not 3",
         ),
         (["--network", "unet9000"], 2, "fheat: --network.name: 'unet9000' is unknown"),
     ],
 )
 def test_options(phantoms, tmp_path, capsys, words, code, says):
-    given = SMALL[4:] if "--patch-size" in words else SMALL
-    refused(capsys, [phantoms, *given, "--labelled", 1, *words, "--out", tmp_path / "run"], code, says)
+    refused(capsys, [phantoms, *SMALL, "--labelled", 1, *words, "--out", tmp_path / "run"], code, says)
     assert not (tmp_path / "run").exists()
 
 

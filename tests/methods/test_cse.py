@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fheat import create_model
-from fheat.methods.base import Task
-from fheat.methods.cse import CSE, CSESettings, box_and_step, box_at, box_scores, draw_place, spread
+from fheat.methods.cse import CSESettings, box_and_step, box_at, box_scores, draw_place, spread
 from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
 from fheat.methods.views import gamma, noise, soft_mask
 from fheat.networks.base import Features
@@ -33,14 +32,14 @@ def literal_thresholds(threshold, confidence):
     return accepted, moved
 
 
-def test_thresholds_equal_the_loop_for_twenty_steps():
-    method = cse((32, 48, 16))
-    expected = torch.full((2, 1, 2, 3, 1), 0.8)
-    assert torch.equal(method.threshold, expected)
+@pytest.mark.parametrize(("patch", "grid"), [((32, 48, 16), (2, 3, 1)), ((30, 37, 17), (2, 3, 2))])
+def test_thresholds_equal_the_loop_for_twenty_steps(patch, grid):
+    method = cse(patch)
+    assert torch.equal(method.threshold, torch.full((2, 1, *grid), 0.8))
     for _ in range(20):
-        weak, strong = 3 * torch.randn(2, 2, 32, 48, 16), torch.randn(2, 2, 32, 48, 16)
+        weak, strong = 3 * torch.randn(2, 2, *patch), torch.randn(2, 2, *patch)
         confidence, label = weak.softmax(1).max(1)
-        accepted, expected = literal_thresholds(expected, confidence)
+        accepted, expected = literal_thresholds(method.threshold, confidence)
         loss, share = consistency(method, weak, strong)
         entropy = F.cross_entropy(strong, label, reduction="none")
         assert loss.item() == pytest.approx((entropy * accepted).sum().item() / entropy.numel(), rel=1e-5)
@@ -273,8 +272,56 @@ def test_a_ramp_lets_the_unsupervised_terms_rise():
     assert method.steps == 6
 
 
+class Recorder(nn.Module):
+    """A network with a batch norm that keeps what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.BatchNorm3d(4), nn.GELU(), nn.Conv3d(4, 2, 1))
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x)
+        return self.layers(x)
+
+    def forward_features(self, x):
+        return Features(self(x), x.abs(), x)
+
+
+def test_released_passes_are_those_of_the_released_code():
+    """Labelled and unlabelled crops; the latter again; blank volumes and strong views; mixed crops, in this order."""
+    model, method = Recorder(), cse((32, 32, 32), passes="released")
+    images, weak = torch.randn(2, 1, 32, 32, 32), 3 + torch.randn(2, 1, 32, 32, 32)
+    losses = method.losses(model, batch_of(images, (images[:, 0] > 1).long(), weak))
+    first, again, strong, mixed = model.seen
+    assert torch.equal(first, torch.cat([images, weak]))
+    assert torch.equal(again, weak)
+    assert not strong[:2].any()
+    assert strong[2:].min() > -1  # raised intensities are in [0, 1], weak ones are not
+    assert strong[2:].max() < 2
+    assert ((mixed == images) | (mixed == weak)).all()
+    losses["total"].backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("box", ["unlabelled", "labelled"])
+def test_without_batch_norms_both_ways_to_pass_crops_agree(box):
+    torch.manual_seed(3)
+    model = create_model("unet", patch_size=(32, 32, 32), channels=(4, 4, 8, 8, 8), units=1).double().train()
+    images, weak = torch.randn(2, 2, 1, 32, 32, 32, dtype=torch.float64)
+    batch, found = batch_of(images, (images[:, 0] > 1).long(), weak), []
+    for passes in ("joint", "released"):
+        torch.manual_seed(4)
+        model.zero_grad()
+        losses = cse((32, 32, 32), passes=passes, box=box).double().losses(model, batch)
+        losses["total"].backward()
+        found.append([*losses.values(), *(parameter.grad.clone() for parameter in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).abs().max() <= 1e-10 * one.abs().max().clamp(min=1e-3)
+
+
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=r"data\.patch_size: method cse needs multiples of 16"):
-        CSE.check(CSESettings(), Task((30, 32, 32), 2))
+    with pytest.raises(ValueError, match="passes"):
+        CSESettings(passes="both")
     with pytest.raises(ValueError, match="box"):
         CSESettings(box="both")

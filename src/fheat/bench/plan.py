@@ -11,6 +11,7 @@ from fheat.bench.timing import Candidate, Precision, without_kernels
 from fheat.gates.retire import retire
 from fheat.inference.windows import Triple, Windows
 from fheat.networks.base import SegmentationNetwork, checked_patch_size
+from fheat.networks.padded import compile_bodies
 from fheat.networks.registry import create_model
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
@@ -36,6 +37,8 @@ GATE_STATES: Final = ("open", "survivor", "retired")
 """States of the gates that may follow the name of a network, after a slash."""
 PLAIN: Final = "/plain"
 """Ending of the name of a network that is to run without the fused kernels of this package."""
+COMPILED: Final = "/compiled"
+"""Ending of the name of a network whose body `torch.compile` is to run."""
 LA_PATCH: Triple = (112, 112, 80)
 """Patch of the networks for the LA dataset."""
 SMALL_PATCH: Triple = (64, 64, 48)
@@ -155,8 +158,9 @@ def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0
 
     A name is one of the registry. For a network with gates a state may follow: `/open` as built, `/survivor` with all
     gates but the last closed and retired, `/retired` with all gates retired. With `/plain` at the end it is the same
-    network, which `in_its_way` runs without fused kernels. A network whose library is not installed is listed as
-    missing. Raises `ValueError` for an unknown name, and `BadInput` where no network can be built.
+    network, which `in_its_way` runs without fused kernels, and with `/compiled` one whose body `torch.compile` runs. A
+    network whose library is not installed is listed as missing. Raises `ValueError` for an unknown name, and `BadInput`
+    where no network can be built.
     """
     networks = Networks()
     for name in names:
@@ -171,8 +175,12 @@ def build(names: Sequence[str], patch: Sequence[int], device: str, seed: int = 0
 
 
 def _build(name: str, patch: Sequence[int]) -> SegmentationNetwork:
-    known, _, state = name.removesuffix(PLAIN).partition("/")
+    known, _, state = name.removesuffix(PLAIN).removesuffix(COMPILED).partition("/")
     model = create_model(known, patch_size=patch)
+    if name.endswith(COMPILED) and not compile_bodies(model):
+        raise ValueError(
+            f"network {name!r} is unknown: only networks of a body and a head, as segresnet, have {COMPILED}"
+        )
     gates = gates_of(model)
     if state and (state not in GATE_STATES or not gates):
         states = ", /".join(GATE_STATES)

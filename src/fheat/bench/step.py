@@ -12,6 +12,7 @@ from fheat.data.store import VolumeStore, pack_all
 from fheat.inference.windows import Triple
 from fheat.methods.base import Task
 from fheat.methods.registry import method_class
+from fheat.networks.padded import compile_bodies, is_compiled
 from fheat.system.text import grid_name
 from fheat.training.batches import Batches, draw
 from fheat.training.optimiser import AdamW, Schedule
@@ -60,6 +61,8 @@ def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: in
     rule = kind(kind.Settings(name=method), Task(patch, batch, iterations=iterations)).to(timer.device)
     network.train()
     rule.prepare(network, lambda: deepcopy(network))
+    if is_compiled(network):
+        compile_bodies(rule)
     draws = draw((SCANS, SCANS), (rule.labelled, rule.unlabelled), iterations, timer.seed)
     slow = OptimiserSettings(learning_rate=_LEARNING_RATE, weight_decay=0.0)
     step = Step(

@@ -37,8 +37,8 @@ class Bench:
     """Part to time: all, operator, step, window or scan."""
     models: str = ""
     """Networks, separated by commas; ratios refer to the first. Names are those of fheat models, with /open, /survivor
-    or /retired for a network with gates, and /plain at the end to run it without fused kernels. By default every
-    network that suits WHAT."""
+    or /retired for a network with gates, /plain at the end to run it without fused kernels, and /compiled to let
+    torch.compile run it, if fheat has no kernels for it. By default every network that suits WHAT."""
     device: str | None = None
     """Device, cpu or cuda; a GPU where there is one if not given."""
     rounds: int | None = None

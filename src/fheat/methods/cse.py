@@ -1,12 +1,15 @@
 """CSE (Contextual Synergic Enhancement): one network, consistency of two views, and mixing guided by its attention.
 
 Paper: Light-UNETR with CSE, the protocol the FHEAT-Seg paper keeps unchanged; source CUHK-AIM-Group/Light-UNETR (MIT),
-from its facts. Deliberate differences: no blank volumes in the strong pass (there is no batch norm for them to
-disturb); one pass over the weak view, without gradients, where the code makes two; one pass over everything that is
-learned from; thresholds, boxes and components as tensor code. `box` chooses between the two conventions for what lies
-inside the replaced box: the text says unlabelled content, the released code puts labelled content there.
+from its facts. Deliberate differences: one pass over the weak view, without gradients, where the code makes two; one
+pass over everything that is learned from, without the blank volumes that its strong pass carries along; patches of any
+size, whose last blocks may be smaller; thresholds, boxes and components as tensor code. `passes` makes those of the
+released code, which differ where a network has batch norms, as Light-UNETR does. `box` chooses between the two
+conventions for what lies inside the replaced box: the text says unlabelled content, the released code puts labelled
+content there.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -32,6 +35,7 @@ from fheat.methods.views import (
     raised,
 )
 from fheat.networks.base import SegmentationNetwork
+from fheat.nn.layers import crop_to
 from fheat.ops import kernels
 from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
@@ -53,6 +57,11 @@ class CSESettings(MethodSettings):
     name: str = "cse"
     box: Annotated[Literal["unlabelled", "labelled"], Short("box")] = "unlabelled"
     """Content of the replaced box: unlabelled as in the paper's text, labelled as in the released code."""
+    passes: Literal["joint", "released"] = "joint"
+    """How crops go through the network: all that is learned from in one pass (joint), or as in the released code, with
+    which the published numbers of Light-UNETR were made (released): weak views of labelled and unlabelled crops; strong
+    views beside blank volumes; weak views again for pseudo-labels and attention; mixed crops. Losses differ only where
+    a network has batch norms, as Light-UNETR does, whose statistics the blank volumes disturb, or dropout."""
     ramp: Annotated[Count, Short("ramp")] = 0
     """Number of iterations over which the unsupervised terms gain their weight. It helps short runs, in which a network
     that knows nothing yet would mostly learn from itself; the protocol has 0."""
@@ -82,29 +91,25 @@ class CSE(Method):
         super().__init__(settings, task)
         self.options = settings
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        grid = [length // BLOCK for length in task.patch_size]
+        grid = [-(-length // BLOCK) for length in task.patch_size]
         self.register_buffer("threshold", torch.full((task.batch, 1, *grid), FIRST_THRESHOLD))
-
-    @classmethod
-    def check(cls, settings: MethodSettings, task: Task) -> None:
-        """Raise `ValueError` where crops do not divide into blocks."""
-        if any(length % BLOCK for length in task.patch_size):
-            raise ValueError(f"data.patch_size: method cse needs multiples of {BLOCK}, not {task.patch_size}")
 
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, its three terms, and the share of voxels whose pseudo-label is `accepted`."""
-        weak = batch.unlabelled
+        weak, released = batch.unlabelled, self.options.passes == "released"
+        first = model(torch.cat([batch.images, weak])) if released else None
         with torch.no_grad():
             numbers = draw_power(weak), *draw_noise(weak)
             seen = model.forward_features(weak)
-            view = read_weak(seen.logits, self.threshold)
+            again = read_weak(seen.logits, self.threshold)
+            view = again if first is None else read_weak(first[len(batch.images) :], self.threshold)
             # Only the loss needs the components, which take as long as a fifth of the passes that come before it.
             apart = weak.device if kernels.usable(view.inside) else torch.device("cpu")
-            pseudo = beside(partial(pseudo_labels, view), apart)
+            pseudo = beside(partial(pseudo_labels, again), apart)
             self.threshold.copy_(THRESHOLD_DECAY * self.threshold + (1 - THRESHOLD_DECAY) * view.confidence)
             choice = draw_place(seen.attention, weak.shape[2:])
             views, mask = learned_views(batch, numbers, draw_kept(weak), choice, self.options.box == "labelled")
-        logits = model(views)
+        logits = model(views) if first is None else _released_passes(model, first, views)
         terms = self._terms(logits, *learned_targets(batch.labels, view, pseudo(), mask))
         self.steps += 1
         return dict(zip(self.names, terms, strict=True))
@@ -127,6 +132,16 @@ class CSE(Method):
         if self.options.ramp:
             unsupervised = ramp_factor(self.steps, self.options.ramp) * unsupervised
         return supervised + unsupervised, supervised, consistency, mix, unlabelled.voxels.sum() / voxels
+
+
+def _released_passes(model: SegmentationNetwork, first: Tensor, views: Tensor) -> Tensor:
+    """Return the logits of `learned_views` as the released code computes them, strong views beside blank volumes.
+
+    Those of the labelled crops come from its `first` pass, over these and the unlabelled ones.
+    """
+    images, strong, mixed = views.chunk(3)
+    _, changed = model(torch.cat([torch.zeros_like(images), strong])).chunk(2)
+    return torch.cat([first[: len(images)], changed, model(mixed)])
 
 
 def learned_targets(labels: Tensor, view: "WeakView", pseudo: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +173,7 @@ def learned_views(
     `draw_noise` and the blocks of `draw_kept`, then both mixed: labelled inside the box of this `choice`, or outside.
     """
     images, weak, patch = batch.images, batch.unlabelled, batch.unlabelled.shape[2:]
-    if kernels.usable(weak):
+    if kernels.usable(weak) and has_whole_blocks(patch):
         from fheat.ops.kernels.views import change_and_mix  # Triton takes a second to import
 
         boxes, levels = [box_and_step(length) for length in patch], (LARGEST, PROBABILITY, 1 - KEEP)
@@ -189,10 +204,12 @@ class WeakView(NamedTuple):
 
 
 def read_weak(logits: Tensor, threshold: Tensor) -> WeakView:
-    """Read logits (B, K, X, Y, Z), K up to 256, with thresholds (B, 1, x, y, z) of blocks of 16 voxels a side."""
-    if any(length % BLOCK for length in logits.shape[2:]):
-        raise ValueError(f"a grid of {tuple(logits.shape[2:])} does not divide into blocks of {BLOCK}")
-    if kernels.usable(logits) and 2 <= logits.shape[1] <= MOST_CLASSES:
+    """Read logits (B, K, X, Y, Z), K up to 256, with thresholds (B, 1, x, y, z) of blocks of 16 voxels a side.
+
+    Along an axis that is no multiple of 16, the last blocks have the voxels that are left.
+    """
+    grid = logits.shape[2:]
+    if kernels.usable(logits) and 2 <= logits.shape[1] <= MOST_CLASSES and has_whole_blocks(grid):
         from fheat.ops.kernels.losses import read_weak as fused  # Triton takes a second to import
 
         with kernels.on_device(logits):
@@ -202,11 +219,16 @@ def read_weak(logits: Tensor, threshold: Tensor) -> WeakView:
     confidence, label = p.max(dim=1, keepdim=True)
     return WeakView(
         label=label[:, 0].to(torch.uint8),
-        accepted=(confidence >= spread(threshold))[:, 0],
+        accepted=(confidence >= crop_to(spread(threshold), grid))[:, 0],
         inside=p[:, 0] <= 0.5,
         foreground=(1 + logits[:, 1:].argmax(dim=1)).to(torch.uint8),
-        confidence=F.avg_pool3d(confidence, BLOCK),
+        confidence=F.avg_pool3d(confidence, BLOCK, ceil_mode=True),
     )
+
+
+def has_whole_blocks(grid: Sequence[int]) -> bool:
+    """Return whether a grid divides into blocks of 16 voxels a side, as the fused kernels need it."""
+    return all(length % BLOCK == 0 for length in grid)
 
 
 def spread(blocks: Tensor) -> Tensor:

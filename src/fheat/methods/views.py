@@ -90,7 +90,7 @@ def soft_mask(images: Tensor, block: int = 16, keep: float = KEEP) -> Tensor:
 def draw_kept(images: Tensor, block: int = 16) -> Tensor:
     """Draw the blocks of `soft_mask`, (B, 1, x, y, z), uniform in [0, 1); those above 1 - keep are kept."""
     group = processes.current()
-    grid = [round(length / block) for length in images.shape[2:]]
+    grid = [max(round(length / block), 1) for length in images.shape[2:]]
     return group.rows(torch.rand(group.size * len(images), 1, *grid, device=images.device))
 
 

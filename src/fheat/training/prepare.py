@@ -16,6 +16,7 @@ from fheat.methods.base import Method
 from fheat.methods.registry import method_class
 from fheat.models.start import Start, start_folder, start_from
 from fheat.networks.base import SegmentationNetwork
+from fheat.networks.padded import PaddedNetwork, compile_bodies
 from fheat.networks.registry import create_model, list_models, provides
 from fheat.system import processes
 from fheat.system.errors import BadInput
@@ -150,6 +151,9 @@ def build_network(settings: TrainSettings, channels: int, classes: int) -> Segme
         able = [other for other in list_models() if needs.of_the_network <= provides(other)]
         reason = f"{name} has no {' and no '.join(sorted(missing))}, which method {settings.method.name} needs"
         raise BadInput("network", reason, f"use one of {', '.join(able)}, or another method")
+    if settings.optimiser.compile and not isinstance(model, PaddedNetwork):
+        reason = f"{name} is not made of a body and a head, of which torch.compile is given the body"
+        raise BadInput("optimiser.compile", reason, "leave it out, or use a network such as segresnet or dynunet")
     return _with_gates(model, settings.network)  # type: ignore[return-value]
 
 
@@ -201,6 +205,8 @@ def _build(
     scans.volumes.clear()  # the store has them
     draws = draw_run(_counts(scans), (method.labelled, method.unlabelled), iterations, seed, first)
     method.prepare(model, build)
+    if settings.optimiser.compile:
+        compile_bodies(model, method)
     spike = NO_SPIKE if research.spike_at is None else Spike(research.spike_at, research.spike_for, research.spike)
     half = settings.optimiser.precision == "bf16" and device.type == "cuda"
     return Step(

@@ -175,6 +175,10 @@ class OptimiserSettings(Section):
     """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Whether a GPU uses only algorithms that repeat bit by bit."""
+    compile: bool = False
+    """Whether torch.compile builds kernels for the network, which takes a minute or more before the first iteration.
+    For networks without kernels of fheat's own, such as SegResNet; fheat bench step --models segresnet,
+    segresnet/compiled shows what it gains."""
 
 
 class ScheduleSettings(Section):
