@@ -2,6 +2,9 @@
 
     fheat sweep studies/methods/hippocampus-8.toml --out OUT --parallel 6
     python studies/compare_methods.py OUT --store methods-hippocampus-cuda
+    python studies/compare_methods.py --stored methods-hippocampus-cuda
+
+The last command prints the stored comparison: mean and standard deviation over the seeds of every method.
 
 All runs of the sweep share network, scans, batch and number of iterations. The validation scans that choose the
 iteration of each run also judge it.
@@ -13,25 +16,49 @@ from typing import Annotated, Any
 
 import tyro
 from recipe import by_case, means
-from record import ROOT, write_result
+from record import ROOT, result_names, write_result
 
 from fheat.experiments.planned import OUTCOME, SCORES, read_outcome
 from fheat.metrics.table import Table
 
 
 def main(
-    out: Annotated[Path, tyro.conf.Positional],
+    out: Annotated[Path | None, tyro.conf.Positional] = None,
     /,
     store: str | None = None,
+    stored: str | None = None,
     sweep: Path = Path("studies/methods/hippocampus-8.toml"),
 ) -> None:
-    """Print Dice, 95HD and speed of every run, and store them under a name.
+    """Print Dice and 95HD of every run and store them under a name, or print a stored comparison.
 
     Args:
         out: folder of the sweep.
         store: name of the stored result.
+        stored: name of a stored result, which is printed as it stands in docs/evidence/runs.md.
         sweep: file of the sweep, which the stored result names.
     """
+    known = [name for name in result_names() if name.startswith("methods-")]
+    if stored in known:
+        show(stored)
+    elif stored is not None or out is None:
+        raise SystemExit(f"give the folder of a sweep, or --stored with one of {', '.join(known)}")
+    else:
+        gather(out, store, sweep)
+
+
+def show(name: str) -> None:
+    """Print a stored comparison as docs/evidence/runs.md has it, with its columns below each other."""
+    from pages.methods import methods_table  # `record` has made tools/ known
+
+    lines = [line.replace("`", "").strip("|").split("|") for line in methods_table(name).splitlines()]
+    rows = [[cell.strip() for cell in line] for line in lines if set(line) != {"---"}]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def gather(out: Path, store: str | None, sweep: Path) -> None:
+    """Print the runs of a sweep and store them under a name, if there is one."""
     methods: dict[str, dict[str, Any]] = {}
     machines: list[dict[str, Any]] = []
     common: dict[str, Any] = {}
@@ -73,6 +100,8 @@ def main(
         results=methods,
         out=ROOT / "benchmarks" / "results" / f"{store}.json",
     )
+    if "supervised" in methods:  # the method that the others are compared with
+        show(store)
 
 
 if __name__ == "__main__":

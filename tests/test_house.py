@@ -164,6 +164,14 @@ def test_training_data_and_verbs_know_no_method_by_name(path):
             assert node.module in shared, f"{path.name} imports {node.module}"
 
 
+@pytest.mark.parametrize("name", list_methods())
+def test_the_header_of_a_method_says_where_it_comes_from(name):
+    header = " ".join((ast.get_docstring(ast.parse((SOURCE / "methods" / f"{name}.py").read_text())) or "").split())
+    assert re.search(r"Paper: |without a paper", header)
+    assert re.search(r"MIT|Apache|licence", header)
+    assert re.search(r"[Dd]eliberate difference", header)
+
+
 # Files that are opened without `fheat.system.files.open_regular` or `read_capped`, and why that is safe.
 OPENED = {
     "cli/crash.py: open": "writes the crash file",

@@ -4,6 +4,7 @@ import importlib
 import json
 
 import pytest
+from pages import methods
 from pages.claims import contradictions, read_claims
 from pages.common import stored_value
 from results import ROOT, read_result
@@ -96,3 +97,22 @@ def test_runs_are_added_to_those_that_are_stored(study):
         "4000": {"b": row(s0=3.0)},
         "2000": {"d": row(s0=6.0)},
     }
+
+
+def test_a_stored_comparison_of_methods_is_printed_as_the_page_has_it(study, capsys):
+    script = study("compare_methods")
+    script.main(stored="methods-phantom")
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "method"
+    page = (ROOT / "docs" / "evidence" / "runs.md").read_text().split("<!--text methods_table: methods-phantom-->")[1]
+    cells = [line.strip("|").replace("`", "").split("|") for line in page.split("<!--/-->")[0].splitlines()[4:-1]]
+    assert [row.split() for row in rows] == [" ".join(line).split() for line in cells]
+    with pytest.raises(SystemExit, match="--stored with one of methods-hippocampus-cuda, methods-phantom"):
+        script.main(stored="sizes")
+
+
+def test_what_the_page_says_of_few_scans():
+    assert methods.methods_least_p("methods-phantom", "single") == "0.008"  # 2 of 2^8 signs
+    assert methods.methods_least_p("methods-phantom") == "0.078"
+    assert methods.methods_lower_everywhere("methods-phantom") == "`bcp`, `caml`, `mlrp` and `ss_net`"
+    assert methods.methods_lower_everywhere("methods-hippocampus-cuda") == "none"

@@ -1,8 +1,11 @@
 """Tables of docs/evidence/gates-elsewhere.md: gates in networks that are built without any."""
 
+import tomllib
 from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
+
+from results import ROOT
 
 from pages.common import giga, span, stored, table
 
@@ -18,6 +21,12 @@ def gates_elsewhere(result: str) -> str:
         count = f"{len(_open(run))} of {len(run['sites'])}"
         rows.append([f"`{name}`", seed, str(run["iterations"]), count, *scores, *macs])
     return table(head, rows)
+
+
+def gates_planned(sweep: str) -> str:
+    """Return the number of iterations that a sweep of `studies/gates` plans."""
+    planned = tomllib.loads((ROOT / "studies" / "gates" / f"{sweep}.toml").read_text())
+    return f"{planned['settings']['iterations']:,}"
 
 
 def gates_kept(result: str) -> str:

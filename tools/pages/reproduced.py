@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from pages.common import stored, table
+from pages.common import span, stored, table
 
 RESULT = "reproduced-cuda"
 SETTINGS = {
@@ -18,6 +18,11 @@ LONG, SHORT, LARGE = "16000", "4000", "2000"
 """Lengths of runs by which rows are stored: those of the tables, of Table VI here, and of FHEAT-Seg-L."""
 METRICS = {"dice": "Dice, %", "jaccard": "Jaccard, %", "hd95": "95HD, voxels", "asd": "ASD, voxels"}
 FINAL = "dec1"
+ALL_ALONE = "bench-methods-cuda"
+ALONE = {"cse": "bench-step-cuda", "ua_mt": "bench-ua-mt-cuda", "bcp": "bench-bcp-cuda"}
+"""Speeds of methods alone on the GPU, with crops of LA: those of all in one run, and those that were timed later."""
+SHARED = ["it/s, GPU shared", "minutes, GPU shared"]
+BY_ITSELF = ["it/s, alone", "minutes at that speed"]
 
 
 def reproduced_gates() -> str:
@@ -49,36 +54,44 @@ def reproduced_scores() -> str:
 def reproduced_methods(setting: str) -> str:
     """Return what every training method reached on FHEAT-Seg, the best first, beside the published Dice on Light-UNETR.
 
-    CSE has seed 0 of its three here, as the others do.
+    CSE has seed 0 of its three here, as the others do. On LA the speed alone stands beside that of the shared GPU.
     """
     published = _published(TABLES[setting])
-    ends = dict(_lengths())
+    on_la = setting.startswith("la")
     rows = []
-    for name, row in stored(RESULT)[LONG].items():
-        if name not in ends or not name.startswith(f"{setting}/"):
+    for name, length in _lengths("methods").items():
+        if not name.startswith(f"{setting}/"):
             continue
-        run, method = row["seeds"]["0"], name.removeprefix(f"{setting}/fheat-seg").removeprefix("-by-") or "cse"
-        paper = published.get(f"{setting}/{method if method != 'cse' else 'light-unetr'}", {})
-        cells = [f"{run['dice']:.2f}", f"{run['hd95']:.2f}", f"{run['best_at']:,} of {ends[name]:,}"]
-        printed = f"{paper['dice'].mean:.2f}" if "dice" in paper else ""
-        rows.append([f"`{method.replace('-', '_')}`", *cells, ", ".join(run["open"]) or "none", printed])
+        run, system = _row(LONG, name)["seeds"]["0"], name.removeprefix(f"{setting}/fheat-seg").removeprefix("-by-")
+        method = system.replace("-", "_") or "cse"
+        paper = published.get(f"{setting}/{system or 'light-unetr'}", {})
+        cells = [f"{run['dice']:.2f}", f"{run['hd95']:.2f}", f"{run['best_at']:,} of {length:,}"]
+        cells += [", ".join(run["open"]) or "none", f"{paper['dice'].mean:.2f}" if "dice" in paper else ""]
+        times = _shared(run) + (_by_itself("fheat_seg", method, length) if on_la else [])
+        rows.append([f"`{method}`", *cells, *times])
     rows.sort(key=lambda cells: -float(cells[1]))
     head = ["method", "Dice, %", "95HD, voxels", "best iteration", "open gates", "paper, on Light-UNETR: Dice, %"]
-    return table(head, rows)
+    return table(head + SHARED + (BY_ITSELF if on_la else []), rows)
 
 
 def reproduced_on_light_unetr() -> str:
     """Return the rows of Light-UNETR in Table II that were run, ours beside the published ones."""
-    published, rows = _published("table2"), []
+    published, lengths, rows = _published("table2"), _lengths("table2"), []
     for system in ("light-unetr", "bcp", "mlrp", "ua-mt"):
-        row, paper = stored(RESULT)[LONG].get(f"la-4/{system}"), published[f"la-4/{system}"]
-        if row is None:
-            continue
-        run = row["seeds"]["0"]
+        name = f"la-4/{system}"
+        run, paper = _row(LONG, name)["seeds"]["0"], published[name]
         cells = [f"{run[metric]:.2f} ({paper[metric].mean:.2f})" for metric in ("dice", "hd95")]
-        name, rate = "cse" if system == "light-unetr" else system.replace("-", "_"), run.get("learning_rate", 0.01)
-        rows.append([f"`{name}`", f"{rate:g}", *cells, f"{run['best_at']:,}", str(run["skipped"])])
-    return table(["method", "learning rate", "Dice, %", "95HD, voxels", "best iteration", "skipped updates"], rows)
+        cells += [f"{run['best_at']:,} of {lengths[name]:,}", str(run["skipped"])]
+        method = "cse" if system == "light-unetr" else system.replace("-", "_")
+        times = _shared(run) + _by_itself("light_unetr", method, lengths[name])
+        rows.append([f"`{method}`", f"{run['learning_rate']:g}", *cells, *times])
+    head = ["method", "learning rate", "Dice, %", "95HD, voxels", "best iteration", "skipped updates"]
+    return table(head + SHARED + BY_ITSELF, rows)
+
+
+def reproduced_range(name: str, metric: str) -> str:
+    """Return the lowest and the highest score over the seeds of a long run."""
+    return span((run[metric] for run in _row(LONG, name)["seeds"].values()), ".2f")
 
 
 def reproduced_ablations() -> str:
@@ -120,12 +133,24 @@ def _row(length: str, name: str) -> dict[str, Any]:
     return row
 
 
-def _lengths() -> list[tuple[str, int]]:
-    """Return the rows of item methods with their numbers of iterations."""
+def _shared(run: dict[str, Any]) -> list[str]:
+    """Return speed and minutes of a run beside others."""
+    return [f"{run['per_second']:.1f}", f"{run['minutes']:.1f}" if "minutes" in run else "not stored"]
+
+
+def _by_itself(network: str, method: str, length: int) -> list[str]:
+    """Return the speed of a method alone on the GPU, and the minutes of that many iterations."""
+    steps = stored(ALONE.get(method, ALL_ALONE))["step"]
+    speed = next((step["per_second"].get(network) for step in steps if step["method"] == method), None)
+    return ["not timed", ""] if speed is None else [f"{speed:.0f}", f"{length / speed / 60:.1f}"]
+
+
+def _lengths(item: str) -> dict[str, int]:
+    """Return the numbers of iterations of the rows of an item."""
     from fheat.experiments.plan import FULL
     from fheat.experiments.records import item as record
 
-    return [(row.name, int(row.options.get("schedule.iterations", FULL))) for row in record("methods").rows]
+    return {row.name: int(row.options.get("schedule.iterations", FULL)) for row in record(item).rows}
 
 
 def _published(item: str) -> dict[str, Any]:

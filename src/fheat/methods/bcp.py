@@ -4,7 +4,9 @@ Paper: Bai et al., CVPR 2023; code DeepMed-Lab-ECNU/BCP (MIT), from its facts. D
 begins from the network at the end of the first one (the original: from the best on the test scans); the optimiser goes
 on over both stages with the schedule of the run (the original: SGD, begun anew); one pass of the network over both
 mixtures and one of the teacher over all unlabelled crops; any number of classes, each with its largest component, and
-any patch; the teacher's share is min(1 - 1 / (t + 1), decay), which is the published constant after 99 iterations.
+any patch; the teacher's share is min(1 - 1 / (t + 1), decay), which is the published constant after 99 iterations. The
+batch is that of the run, by default two labelled and two unlabelled crops; the original has four and four on LA, which
+`data.batch` 4 gives.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,10 @@
-"""Supervised training: cross-entropy and Dice on labelled crops, for exclusive classes or nested regions."""
+"""Supervised training: cross-entropy and Dice on labelled crops, for exclusive classes or nested regions.
+
+It is the common baseline, without a paper or a source repository of its own, and so without a licence; nnU-Net (Isensee
+et al., Nature Methods 2021), for instance, trains by the sum of the same two losses. The form of the Dice loss, with
+squares in its denominator, is that of the fully supervised run of CUHK-AIM-Group/Light-UNETR (MIT), from its facts.
+Deliberate difference from that run: its batch is 1, here it is the batch of the run.
+"""
 
 from functools import reduce
 from typing import ClassVar
@@ -23,8 +29,6 @@ class Supervised(Method):
 
     Where the task has regions (whole tumour, tumour core, enhancing tumour), each output channel is one of them, and
     the loss is binary cross-entropy and Dice of its sigmoid.
-
-    Difference from the released code: its batch of the fully supervised run is 1; here it is the batch of the run.
     """
 
     title = "cross-entropy and Dice on labelled scans only"

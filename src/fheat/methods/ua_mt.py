@@ -1,10 +1,15 @@
 """UA-MT, the uncertainty-aware mean teacher: consistency only where the teacher is certain.
 
-Paper: Yu et al., MICCAI 2019; code yulequan/UA-MT, from its facts. Deliberate differences: any number of classes (the
-original is written for two); all passes of the teacher are one batch (the original: one pass, then four with two copies
-of the crops), over which its batch norms make their statistics; the teacher starts as a copy of the network (its first
-update would make it one); optimiser and schedule are those of the run (the original: SGD, 6000 iterations), and the
-threshold's ramp lasts as long as the run.
+Paper: Yu et al., MICCAI 2019; code yulequan/UA-MT (no licence stated), from its facts. Deliberate differences: any
+number of classes (the original is written for two); all passes of the teacher are one batch (the original: one pass,
+then four with two copies of the crops), over which its batch norms make their statistics; the teacher starts as a copy
+of the network (its first update would make it one); optimiser and schedule are those of the run (the original: SGD,
+6000 iterations), and the threshold's ramp lasts as long as the run.
+
+No dropout is added to the network. The V-Net of the original drops half of the channels at the bottleneck and before
+the head (Dropout3d); here the teacher's passes differ by the noise and by whatever dropout the network has itself, in
+FHEAT-Seg and Light-UNETR 0.3 of the values at the bottleneck. Where a network has none, the uncertainty is that of the
+noise alone.
 """
 
 import math
