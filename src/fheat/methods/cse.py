@@ -78,7 +78,7 @@ class CSE(Method):
     starts at 0.8 and follows the confidence of the network.
     """
 
-    title = "contextual synergic enhancement, the protocol of the FHEAT-Seg paper"
+    title = "contextual synergic enhancement (Liu et al., IEEE TPAMI 2026, with Light-UNETR)"
     Settings = CSESettings
     needs = Needs(unlabelled=True, attention=True)
     names: ClassVar = ("total", "supervised", "consistency", "mix", "accepted")
