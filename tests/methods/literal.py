@@ -10,18 +10,18 @@ from fheat.methods.base import Batch
 PATCH = (16, 16, 16)
 
 
-def network(classes=2, seed=0):
-    """Return the miniature network in float64, without dropout."""
+def network(classes=2, seed=0, dropout=0.0, patch=PATCH):
+    """Return the miniature network in float64, without dropout unless it is asked for."""
     torch.manual_seed(seed)
-    return create_model("miniature", out_channels=classes, patch_size=PATCH, dropout=0.0).double().train()
+    return create_model("miniature", out_channels=classes, patch_size=patch, dropout=dropout).double().train()
 
 
-def batches(count, crops=2, classes=2):
+def batches(count, crops=2, classes=2, patch=PATCH):
     """Yield batches of smooth images in float64 whose labels follow the intensities."""
     generator = torch.Generator().manual_seed(5)
     for _ in range(count):
         coarse = torch.rand(2 * crops, 1, 4, 4, 4, generator=generator, dtype=torch.float64)
-        images = torch.nn.functional.interpolate(coarse, size=PATCH, mode="trilinear")
+        images = torch.nn.functional.interpolate(coarse, size=patch, mode="trilinear")
         labels = (images[:crops, 0] * classes).long().clamp(max=classes - 1)
         unlabelled = images[crops:]
         low, high = unlabelled.amin(dim=(2, 3, 4)), unlabelled.amax(dim=(2, 3, 4))
@@ -41,8 +41,8 @@ def advance(method, model, batch, iteration, rate=0.02):
 
 
 def descend(parameters, loss, rate=0.02):
-    """Take a step of gradient descent and return the gradients."""
-    gradients = torch.autograd.grad(loss, parameters)
+    """Take a step of gradient descent and return the gradients, which are 0 where the loss does not depend."""
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
     with torch.no_grad():
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter -= rate * gradient
@@ -52,6 +52,12 @@ def descend(parameters, loss, rate=0.02):
 def largest_difference(one, other):
     """Return the largest difference between the numbers of two lists of tensors."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+def relative_difference(found, expected):
+    """Return the largest difference between the numbers of two lists of tensors, over the largest expected number."""
+    found, expected = list(found), list(expected)
+    return largest_difference(found, expected) / max(tensor.abs().max().item() for tensor in expected)
 
 
 def largest_component(mask):
@@ -95,4 +101,4 @@ def supervised(logits, labels):
     for k in range(logits.shape[1]):
         g = (labels == k).double()
         dice = dice + 1 - (2 * (p[:, k] * g).sum() + 1e-10) / ((p[:, k] ** 2).sum() + (g**2).sum() + 1e-10)
-    return cross_entropy(logits, labels, torch.ones(PATCH)) + dice / logits.shape[1]
+    return cross_entropy(logits, labels, torch.ones(labels.shape[1:])) + dice / logits.shape[1]

@@ -26,7 +26,8 @@ class MovingAverage(nn.Module):
         """Move towards the network; called after each of its updates."""
         own: list[Tensor] = list(self.network.parameters())
         new: list[Tensor] = list(network.parameters())
-        decay = average_decay(iteration, self.largest).to(own[0].dtype)  # or each would need a kernel
+        # In another dtype than theirs, weights are updated one by one instead of by one kernel for all.
+        decay = average_decay(iteration, self.largest).to(own[0].dtype)
         torch._foreach_mul_(own, decay)
         torch._foreach_add_(own, list(torch._foreach_mul(new, 1 - decay)))
 
