@@ -3,6 +3,7 @@
 import cc3d
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fheat import create_model
 from fheat.methods.base import Batch
@@ -21,7 +22,7 @@ def batches(count, crops=2, classes=2, patch=PATCH):
     generator = torch.Generator().manual_seed(5)
     for _ in range(count):
         coarse = torch.rand(2 * crops, 1, 4, 4, 4, generator=generator, dtype=torch.float64)
-        images = torch.nn.functional.interpolate(coarse, size=patch, mode="trilinear")
+        images = F.interpolate(coarse, size=patch, mode="trilinear")
         labels = (images[:crops, 0] * classes).long().clamp(max=classes - 1)
         unlabelled = images[crops:]
         low, high = unlabelled.amin(dim=(2, 3, 4)), unlabelled.amax(dim=(2, 3, 4))
@@ -70,6 +71,27 @@ def largest_component(mask):
         if not kept.any() or rank > best:
             best, kept = rank, inside
     return torch.from_numpy(kept)
+
+
+def changed(images, low, high):
+    """Apply gamma and noise, crop by crop; numbers are drawn in the order in which the methods draw them."""
+    count = len(images)
+    powers = torch.empty(count).uniform_(0.7, 1.5)
+    deviations, chances = torch.rand(count) * 0.1, torch.rand(count)
+    white = torch.empty(1, count, *images.shape[2:], dtype=images.dtype).normal_()[0]
+    strong = torch.zeros_like(images)
+    for crop in range(count):
+        scaled = (images[crop, 0] - low[crop, 0]) / (high[crop, 0] - low[crop, 0] + 1e-7)
+        strong[crop, 0] = scaled.clamp(min=0) ** powers[crop]
+        if chances[crop] < 0.5:
+            strong[crop, 0] += deviations[crop] * white[crop]
+    return strong
+
+
+def dimmed(images):
+    """Multiply each crop by random blocks of 16 voxels a side, interpolated trilinearly, corners not aligned."""
+    kept = torch.rand(len(images), 1, *(length // 16 for length in images.shape[2:])) > 0.5
+    return images * F.interpolate(kept.to(images.dtype), size=images.shape[2:], mode="trilinear")
 
 
 def cross_entropy(logits, target, mask):
