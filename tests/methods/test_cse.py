@@ -1,5 +1,7 @@
 """CSE against a literal transcription of its protocol, loop by loop, and the numbers the protocol states."""
 
+import copy
+
 import cc3d
 import numpy as np
 import pytest
@@ -9,11 +11,12 @@ from torch import nn
 
 from fheat import create_model
 from fheat.methods.cse import CSESettings, box_and_step, box_at, box_scores, draw_place, spread
-from fheat.methods.losses import masked_dice_loss, mixture_loss, supervised_loss
+from fheat.methods.losses import masked_dice_loss, supervised_loss
 from fheat.methods.views import gamma, noise, soft_mask
 from fheat.networks.base import Features
 from fheat.ops.largest_component import largest_component
 from fheat.ops.voxel_sums import voxel_sums
+from tests.methods import literal
 from tests.methods.predictions import batch_of, consistency, cse
 
 LA, CUBE = torch.Size((112, 112, 80)), torch.Size((96, 96, 96))
@@ -27,24 +30,91 @@ def literal_thresholds(threshold, confidence):
             for j in range(threshold.shape[3]):
                 for k in range(threshold.shape[4]):
                     box = (slot, *(slice(16 * at, 16 * at + 16) for at in (i, j, k)))
-                    accepted[box] = (confidence[box] >= threshold[slot, 0, i, j, k]).float()
+                    accepted[box] = (confidence[box] >= threshold[slot, 0, i, j, k]).to(accepted.dtype)
                     moved[slot, 0, i, j, k] = 0.99 * threshold[slot, 0, i, j, k] + 0.01 * confidence[box].mean()
     return accepted, moved
 
 
-@pytest.mark.parametrize(("patch", "grid"), [((32, 48, 16), (2, 3, 1)), ((30, 37, 17), (2, 3, 2))])
-def test_thresholds_equal_the_loop_for_twenty_steps(patch, grid):
-    method = cse(patch)
-    assert torch.equal(method.threshold, torch.full((2, 1, *grid), 0.8))
-    for _ in range(20):
-        weak, strong = 3 * torch.randn(2, 2, *patch), torch.randn(2, 2, *patch)
-        confidence, label = weak.softmax(1).max(1)
-        accepted, expected = literal_thresholds(method.threshold, confidence)
-        loss, share = consistency(method, weak, strong)
-        entropy = F.cross_entropy(strong, label, reduction="none")
-        assert loss.item() == pytest.approx((entropy * accepted).sum().item() / entropy.numel(), rel=1e-5)
-        assert share.item() == pytest.approx(accepted.mean().item())
-        assert (method.threshold - expected).abs().max() < 1e-6
+def literal_scores(attention, patch):
+    full = F.interpolate(attention, size=patch, mode="trilinear", align_corners=True).sum(dim=0)[0]
+    sums = torch.zeros(3, 3, 3)
+    for i in range(3):
+        for j in range(3):
+            for k in range(3):
+                box = tuple(
+                    slice(at * box_and_step(n)[1], at * box_and_step(n)[1] + box_and_step(n)[0])
+                    for at, n in zip((i, j, k), patch, strict=True)
+                )
+                sums[i, j, k] = full[box].double().sum()
+    return (sums - sums.min()) / (sums.max() - sums.min())
+
+
+def literal_box(attention, patch):
+    """Return the mask that is 1 inside the drawn box: by the largest of the chances over exponential numbers."""
+    chance = literal_scores(attention, patch).flatten().softmax(0)
+    choice = int((chance / torch.empty(27).exponential_()).argmax())
+    mask, places = torch.zeros(patch), (choice // 9, choice // 3 % 3, choice % 3)
+    sizes = [(int(2 / 3 * length), int((length - int(2 / 3 * length)) / 2)) for length in patch]
+    mask[tuple(slice(at * step, at * step + box) for at, (box, step) in zip(places, sizes, strict=True))] = 1
+    return mask
+
+
+def literal_losses(model, batch, threshold, inside):
+    """Return losses, moved thresholds and pseudo-labels of an iteration; numbers are those of the spec, section 3.4."""
+    x_l, x_u, y_l, patch = batch.images, batch.unlabelled, batch.labels, batch.labels.shape[1:]
+    strong = literal.changed(x_u, batch.low, batch.high)
+    z_w = model(torch.cat([x_l, x_u]))  # 1
+    confidence, label = z_w[2:].detach().softmax(1).max(1)
+    with torch.no_grad():  # 6
+        seen = model.forward_features(x_u)
+    p, pseudo = seen.logits.softmax(1), torch.zeros_like(y_l)
+    for sample in range(2):
+        component = literal.largest_component(p[sample, 1:].sum(0) >= 0.5)
+        pseudo[sample][component] = 1 + p[sample, 1:].argmax(0)[component]
+    mask = literal_box(seen.attention, patch)  # 7
+    mask = mask if inside == "labelled" else 1 - mask  # 1 where the mixture is labelled
+    z_s = model(torch.cat([torch.zeros_like(x_l), literal.dimmed(strong)]))[2:]  # 2
+    supervised = literal.supervised(z_w[:2], y_l)  # 3
+    accepted, moved = literal_thresholds(threshold, confidence)  # 4
+    consistency = (F.cross_entropy(z_s, label, reduction="none") * accepted).sum() / label.numel()  # 5
+    z_m = model(x_l * mask + x_u * (1 - mask))  # 8
+    mix = 0.0  # 9
+    for target, region, weight in ((y_l, mask, 1.0), (pseudo, 1 - mask, 0.5)):
+        terms = literal.masked_dice(z_m, target, region) + literal.cross_entropy(z_m, target, region)
+        mix = mix + weight * terms / 2
+    total = supervised + 1.0 * consistency + 4.0 * mix  # 10
+    return (total, supervised, consistency, mix, accepted.mean()), moved, pseudo
+
+
+@pytest.mark.parametrize(
+    ("classes", "inside", "passes", "patch"),
+    [
+        (2, "unlabelled", "joint", (32, 16, 16)),
+        (2, "labelled", "joint", (32, 16, 16)),
+        (2, "labelled", "released", (32, 16, 16)),
+        (3, "unlabelled", "joint", (32, 16, 16)),
+        (2, "unlabelled", "joint", (20, 18, 33)),
+    ],
+)
+def test_twenty_steps_are_those_of_the_transcription(classes, inside, passes, patch):
+    model = literal.network(classes, patch=patch)
+    with torch.no_grad():
+        model.head.weight.mul_(2)  # so that some voxels are accepted
+        model.head.bias[0] += 2 * (classes - 2)  # and some are background
+    plain, method = copy.deepcopy(model), cse(patch, box=inside, passes=passes).double()
+    threshold, shares = torch.full((2, 1, *(-(-length // 16) for length in patch)), 0.8).double(), []
+    assert torch.equal(method.threshold, threshold)
+    for t, batch in enumerate(literal.batches(20, classes=classes, patch=patch)):
+        torch.manual_seed(t)
+        losses, gradients = literal.advance(method, model, batch, t, rate=0.001)
+        torch.manual_seed(t)
+        expected, threshold, pseudo = literal_losses(plain, batch, threshold, inside)
+        assert list(losses.values()) == pytest.approx([value.item() for value in expected], rel=1e-6)
+        descended = literal.descend(list(plain.parameters()), expected[0], rate=0.001)
+        assert literal.relative_difference(gradients, descended) < 1e-6
+        assert (method.threshold - threshold).abs().max() < 1e-6
+        shares.append((losses["accepted"], (pseudo > 0).double().mean().item()))
+    assert all(sum(0 < share < 1 for share in kind) >= 5 for kind in zip(*shares, strict=True))
 
 
 def test_the_consistency_loss_halves_when_half_of_the_voxels_are_rejected():
@@ -66,20 +136,6 @@ def test_boxes_are_those_of_the_protocol():
 
 def draw_box(attention, patch):
     return box_at(draw_place(attention, patch), patch)
-
-
-def literal_scores(attention, patch):
-    full = F.interpolate(attention, size=patch, mode="trilinear", align_corners=True).sum(dim=0)[0]
-    sums = torch.zeros(3, 3, 3)
-    for i in range(3):
-        for j in range(3):
-            for k in range(3):
-                box = tuple(
-                    slice(at * box_and_step(n)[1], at * box_and_step(n)[1] + box_and_step(n)[0])
-                    for at, n in zip((i, j, k), patch, strict=True)
-                )
-                sums[i, j, k] = full[box].double().sum()
-    return (sums - sums.min()) / (sums.max() - sums.min())
 
 
 @pytest.mark.parametrize(
@@ -153,25 +209,6 @@ def test_spread_repeats_every_block():
     assert wide.shape == (2, 1, 48, 32, 16)
     assert torch.equal(wide[:, :, ::16, ::16, ::16], blocks)
     assert torch.equal(wide[:, :, 15::16, 15::16, 15::16], blocks)
-
-
-def test_mixture_loss_equals_its_formula():
-    logits, labels, pseudo = torch.randn(2, 2, 6, 5, 4), torch.randint(2, (2, 6, 5, 4)), torch.randint(2, (2, 6, 5, 4))
-    mask = torch.zeros(6, 5, 4)
-    mask[1:4, 1:4, 1:3] = 1
-    expected = 0.0
-    p = logits.softmax(1)
-    for target, region, weight in ((labels, mask, 1.0), (pseudo, 1 - mask, 0.5)):
-        dice = 0.0
-        for sample in range(2):
-            for k in range(2):
-                g = (target[sample] == k).float()
-                overlap = (region * p[sample, k] * g).sum()
-                dice += (2 * overlap + 1e-5) / ((region * (p[sample, k] + g)).sum() + 1e-5) / 4
-        entropy = -(p.log().gather(1, target[:, None])[:, 0] * region).sum() / (2 * region.sum())
-        expected += weight * (1 - dice + entropy)
-    sums = voxel_sums(logits, torch.where(mask == 1, labels, pseudo), (1 - mask).expand(2, 6, 5, 4).byte(), 2)
-    assert mixture_loss(sums).item() == pytest.approx(expected.item() / 2, rel=1e-5)
 
 
 def test_dice_losses():

@@ -15,27 +15,10 @@ def build(classes=2, **settings):
     return FixMatch(FixMatchSettings(**settings), Task(literal.PATCH, 2, classes))
 
 
-def literal_strong(images, low, high):
-    """Gamma, noise and dimmed blocks, crop by crop; numbers are drawn in the order in which the method draws them."""
-    count = len(images)
-    powers = torch.empty(count).uniform_(0.7, 1.5)
-    deviations, chances = torch.rand(count) * 0.1, torch.rand(count)
-    white = torch.empty(1, count, *images.shape[2:], dtype=images.dtype).normal_()[0]
-    kept = (torch.rand(count, 1, 1, 1) > 0.5).to(images.dtype)  # one block of 16 voxels fills the patch
-    strong = torch.zeros_like(images)
-    for crop in range(count):
-        scaled = (images[crop, 0] - low[crop, 0]) / (high[crop, 0] - low[crop, 0] + 1e-7)
-        changed = scaled.clamp(min=0) ** powers[crop]
-        if chances[crop] < 0.5:
-            changed = changed + deviations[crop] * white[crop]
-        strong[crop, 0] = changed * kept[crop]
-    return strong
-
-
 def literal_losses(model, batch, threshold):
     with torch.no_grad():
         confidence, label = model(batch.unlabelled).softmax(dim=1).max(dim=1)
-        strong = literal_strong(batch.unlabelled, batch.low, batch.high)
+        strong = literal.dimmed(literal.changed(batch.unlabelled, batch.low, batch.high))
     supervised = literal.supervised(model(batch.images), batch.labels)
     log_p = model(strong).log_softmax(dim=1)
     total = 0.0

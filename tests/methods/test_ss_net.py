@@ -1,5 +1,6 @@
 """SS-Net against a literal transcription of its protocol, with and without the defects of the published code."""
 
+import copy
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from fheat.methods.losses import linear_foreground_dice
 from fheat.methods.smoothness import dice_distance, frozen_statistics, smoothness_loss, uniform_noise, unit
 from fheat.methods.ss_net import SSNet, SSNetSettings
 from fheat.ops.voxel_sums import voxel_sums
+from tests.methods import literal
 from tests.methods.captured import Plain, advance_as_captured
 from tests.methods.predictions import batch_of
 
@@ -106,33 +108,26 @@ class Literal:
 
 @pytest.mark.parametrize("as_published", [False, True])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_several_steps_equal_the_transcription(classes, as_published):
+def test_twenty_steps_equal_the_transcription(classes, as_published):
     model = create_model("miniature", 1, classes, GRID, dropout=0.0).double().train()
     nn.init.normal_(model.head.weight)  # so that every class is predicted somewhere
     method = build(model, classes, ramp=4, as_published=as_published)
-    literal = Literal(method, classes)
-    learned = [*model.parameters(), *method.trained()]
-    for step in range(6):
+    twin, heads = copy.deepcopy((model, method))
+    plain = Literal(heads, classes)
+    for step in range(20):
         given = batch(classes)
         torch.manual_seed(step)
-        noise = torch.cat([torch.rand(2, 1, *GRID, dtype=torch.float64) - 0.5 for _ in range(2)])
-        expected = literal.loss(model, given, step + 1, noise)
+        losses, gradients = literal.advance(method, model, given, step)
         torch.manual_seed(step)
-        found = method.losses(model, given)
-        assert found["total"].item() == pytest.approx(expected.item(), rel=1e-9)
-        gradients = [torch.autograd.grad(loss, learned, allow_unused=True) for loss in (found["total"], expected)]
-        for one, other in zip(*gradients, strict=True):
-            other = torch.zeros_like(one) if other is None and one is not None else other  # a class that was skipped
-            assert (one is None) == (other is None)
-            assert one is None or torch.allclose(one, other, rtol=1e-6, atol=1e-10)
-        with torch.no_grad():
-            for parameter, gradient in zip(learned, gradients[0], strict=True):
-                if gradient is not None:
-                    parameter -= 0.2 * gradient
-    assert torch.allclose(method.projection.norm.mean, literal.project[1].running_mean)
-    assert torch.allclose(method.projection.norm.variance, literal.project[1].running_var)
-    assert all(memory is not None for memory in literal.memory[literal.first :])
-    assert found["separation"] > 0
+        noise = torch.cat([torch.rand(2, 1, *GRID, dtype=torch.float64) - 0.5 for _ in range(2)])
+        expected = plain.loss(twin, given, step + 1, noise)
+        assert losses["total"] == pytest.approx(expected.item(), rel=1e-6)
+        descended = literal.descend([*twin.parameters(), *heads.trained()], expected)
+        assert literal.relative_difference(gradients, descended) < 1e-6
+    assert torch.allclose(method.projection.norm.mean, plain.project[1].running_mean)
+    assert torch.allclose(method.projection.norm.variance, plain.project[1].running_var)
+    assert all(memory is not None for memory in plain.memory[plain.first :])
+    assert losses["separation"] > 0
     assert len(method.memory_selectors) == (0 if as_published else classes)
 
 

@@ -1,5 +1,6 @@
 """Mean teacher and UA-MT against a literal transcription, and what they share."""
 
+import copy
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from fheat.methods.mean_teacher import MeanTeacher, MeanTeacherSettings
 from fheat.methods.registry import list_methods, method_class, register_method
 from fheat.methods.teacher import noisy, ramped_weight
 from fheat.methods.ua_mt import UAMT, UAMTSettings
+from tests.methods import literal
 from tests.methods.predictions import batch_of
 
 GRID = (6, 5, 4)
@@ -61,48 +63,77 @@ def test_the_supervised_half(classes):
     assert half_supervised_loss(perfect, labels).item() == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_mean_teacher_is_its_formula(classes):
-    """Without noise, so that the teacher's target is known."""
-    method, model = build("mean_teacher", classes, noise=0.0, ramp=10)
-    with torch.no_grad():
-        method.teacher.network.weights.mul_(0.5)
-    given = batch(classes)
-    for step in range(3):
-        losses = method.losses(model, given)
-        target = method.teacher.network(given.unlabelled).softmax(1)
-        expected = (model(given.unlabelled).softmax(1) - target).square().mean()
-        weight = 0.1 * math.exp(-5 * (1 - step / 10) ** 2)
-        assert losses["consistency"].item() == pytest.approx(expected.item(), rel=1e-5)
-        assert losses["weight"].item() == pytest.approx(weight, rel=1e-5)
-        supervised = literal_supervised(model(given.images), given.labels, classes)
-        assert losses["total"].item() == pytest.approx((supervised + weight * expected).item(), rel=1e-5)
-    losses["total"].backward()
-    assert model.weights.grad.abs().sum() > 0
-    assert method.teacher.network.weights.grad is None
+def literal_ramp(step, length):
+    """Spec, section 2.2, in single precision as weights of losses are."""
+    return torch.tensor(math.exp(-5 * (1 - min(step, length) / length) ** 2))
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_ua_mt_learns_only_where_the_teacher_is_certain(classes):
-    method, model = build("ua_mt", classes, noise=0.0, iterations=50)
+def literal_noisy(images):
+    return images + (0.1 * torch.randn_like(images)).clamp(-0.2, 0.2)
+
+
+def literal_mean_teacher(student, teacher, given, step):
     with torch.no_grad():
-        method.teacher.network.weights.mul_(1.5)
-    given = batch(classes)
-    losses = method.losses(model, given)
-    target = method.teacher.network(given.unlabelled).softmax(1)
-    threshold = (0.75 + 0.25 * math.exp(-5)) * math.log(classes)
-    total, kept = 0.0, 0
+        target = teacher(literal_noisy(given.unlabelled)).softmax(1)
+    logits = student(torch.cat([given.images, given.unlabelled]))
+    supervised = literal_supervised(logits[:2], given.labels, logits.shape[1])
+    squares = 0.0
     for sample in range(2):
-        for x in range(GRID[0]):
-            for y in range(GRID[1]):
-                for z in range(GRID[2]):
-                    p = target[sample, :, x, y, z]
-                    if -(p * (p + 1e-6).log()).sum() < threshold:
-                        student = model(given.unlabelled)[sample, :, x, y, z].softmax(0)
-                        total, kept = total + (student - p).square().sum().item(), kept + 1
-    assert 0 < kept < 2 * math.prod(GRID)
-    assert losses["consistency"].item() == pytest.approx(total / (classes * kept), rel=1e-4)
-    assert losses["certain"].item() == pytest.approx(kept / (2 * math.prod(GRID)))
+        for k in range(logits.shape[1]):
+            squares = squares + ((logits[2 + sample].softmax(0)[k] - target[sample, k]) ** 2).sum()
+    consistency, weight = squares / target.numel(), 0.1 * literal_ramp(step, 10)
+    total = supervised + weight * consistency
+    return {"total": total, "supervised": supervised, "consistency": consistency, "weight": weight}
+
+
+def literal_ua_mt(student, teacher, given, step):
+    """Spec, section 5; the passes of a crop follow each other in one batch, so that they draw what the method draws."""
+    with torch.no_grad():
+        p = teacher(literal_noisy(given.unlabelled.repeat_interleave(9, dim=0))).softmax(1)
+    logits = student(torch.cat([given.images, given.unlabelled]))
+    classes = logits.shape[1]
+    supervised = literal_supervised(logits[:2], given.labels, classes)
+    threshold = (0.75 + 0.25 * literal_ramp(step, 20)) * math.log(classes)
+    squares, kept = 0.0, 0
+    for sample in range(2):
+        target, *passes = p[9 * sample : 9 * sample + 9]
+        mean = sum(passes) / 8
+        keep = -sum(mean[k] * (mean[k] + 1e-6).log() for k in range(classes)) < threshold
+        for k in range(classes):
+            squares = squares + ((logits[2 + sample].softmax(0)[k] - target[k]) ** 2)[keep].sum()
+        kept += keep.sum().item()
+    consistency, weight = squares / (classes * kept + 1e-16), 0.1 * literal_ramp(step, 10)
+    terms = {"supervised": supervised, "consistency": consistency, "weight": weight}
+    return {"total": supervised + weight * consistency, **terms, "certain": torch.tensor(kept / (2 * 16**3))}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("name", "transcription"), [("mean_teacher", literal_mean_teacher), ("ua_mt", literal_ua_mt)])
+def test_twenty_steps_are_those_of_the_transcription(name, transcription, classes):
+    """With dropout; the teacher's share is 1 - 1 / (t + 1), at most 0.9 here."""
+    model = literal.network(classes, dropout=0.3)
+    with torch.no_grad():
+        model.head.weight.mul_(3)  # so that the teacher is certain of some voxels
+    (kind, settings), student = KINDS[name], copy.deepcopy(model)
+    method = kind(settings(ramp=10, decay=0.9), Task(literal.PATCH, 2, classes, iterations=20))
+    method.prepare(model, lambda: model)
+    teacher, history = copy.deepcopy(student), []
+    for t, given in enumerate(literal.batches(20, classes=classes)):
+        torch.manual_seed(t)
+        losses, gradients = literal.advance(method, model, given, t)
+        torch.manual_seed(t)
+        expected = transcription(student, teacher, given, t)
+        assert losses == pytest.approx({key: value.item() for key, value in expected.items()}, rel=1e-6)
+        descended = literal.descend(list(student.parameters()), expected["total"])
+        assert literal.relative_difference(gradients, descended) < 1e-6
+        share = min(1 - 1 / (t + 1), 0.9)
+        for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+            old.data = share * old.data + (1 - share) * new.data
+        assert literal.relative_difference(method.teacher.network.parameters(), teacher.parameters()) < 1e-6
+        history.append(losses)
+    assert max(losses["weight"] * losses["consistency"] for losses in history) > 0.01
+    assert name == "mean_teacher" or sum(0 < losses["certain"] < 1 for losses in history) >= 10
+    assert not any(parameter.requires_grad for parameter in method.teacher.parameters())
 
 
 def test_ua_mt_estimates_the_uncertainty_by_single_passes_of_other_noise():

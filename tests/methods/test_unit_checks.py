@@ -127,24 +127,37 @@ def test_j_the_first_update_of_the_teacher_copies_the_student():
     assert all(torch.equal(one, other) for one, other in pairs)
     assert [
         average_decay(torch.tensor(t), LARGEST_DECAY).item() for t in (0, 1, 2, 98, 99, 100, 5000)
-    ] == pytest.approx([0, 1 / 2, 2 / 3, 98 / 99, 0.99, 0.99, 0.99])
+    ] == pytest.approx([0, 1 / 2, 2 / 3, 98 / 99, 0.99, 0.99, 0.99], rel=1e-15)
 
 
-def test_j_the_teacher_is_the_moving_average_of_parameters_only():
-    student = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+def test_j_a_thousand_updates_are_their_closed_form():
+    """The first hundred weights count alike, of those that follow each 1 / 0.99 times what the one before does.
+
+    Buffers are not averaged: running statistics are those of the teacher's own passes, each of which counts 0.1.
+    """
+    student, steps = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double(), 1000
     teacher = Teacher(student)
-    expected, buffers = None, [buffer.clone() for buffer in teacher.buffers()]
-    for t in range(5):
+    weights, means, variances = [], [], []
+    for t in range(steps):
         for tensor in (*student.parameters(), *student.buffers()):
-            tensor.data = torch.rand_like(tensor.float()).to(tensor.dtype) + 3
-        new = [parameter.detach().clone() for parameter in student.parameters()]
-        decay = min(1 - 1 / (t + 1), 0.6)
-        teacher.largest = 0.6
-        expected = new if t == 0 else [decay * a + (1 - decay) * b for a, b in zip(expected, new, strict=True)]
+            tensor.data = (torch.rand_like(tensor.double()) + 3).to(tensor.dtype)
+        weights.append([parameter.detach().clone() for parameter in student.parameters()])
         teacher.follow(student, torch.tensor(t))
-        for found, wanted in zip(teacher.network.parameters(), expected, strict=True):
-            assert torch.allclose(found, wanted, rtol=1e-6)
-    assert all(torch.equal(one, other) for one, other in zip(teacher.buffers(), buffers, strict=True))
+        x = torch.randn(8, 3, dtype=torch.float64)
+        teacher(x)
+        seen = teacher.network[0](x)
+        means.append(seen.mean(dim=0))
+        variances.append(seen.var(dim=0))
+    assert not torch.equal(teacher.network[0].weight, student[0].weight)
+    shares = [0.99 ** (steps - max(t, 99) - 1) / 100 for t in range(steps)]
+    assert sum(shares) == pytest.approx(1, abs=1e-12)
+    for found, *history in zip(teacher.network.parameters(), *weights, strict=True):
+        assert (found - sum(share * value for share, value in zip(shares, history, strict=True))).abs().max() < 1e-12
+    norm = teacher.network[1]
+    for found, first, history in ((norm.running_mean, 0, means), (norm.running_var, 1, variances)):
+        expected = 0.9**steps * first + sum(0.1 * 0.9 ** (steps - t - 1) * value for t, value in enumerate(history))
+        assert (found - expected).abs().max() < 1e-12
+    assert norm.num_batches_tracked == steps
 
 
 def test_k_the_distance_map_of_a_thick_object():

@@ -26,8 +26,8 @@ def shaken(model, seed):
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
 
 
-def test_the_average_is_the_literal_recursion_and_gates_are_taken_over():
-    model = create_model("fheat_seg", patch_size=PATCH)
+def test_the_average_is_the_literal_recursion_and_gates_are_taken_over(dtype):
+    model = create_model("fheat_seg", patch_size=PATCH).to(dtype)
     average = WeightAverage(model, 0.6)
     expected = {name: value.double().clone() for name, value in model.named_parameters()}
     for t in range(6):
@@ -42,7 +42,8 @@ def test_the_average_is_the_literal_recursion_and_gates_are_taken_over():
         if id(own) in scalars:
             assert torch.equal(own, new)
         else:
-            assert (own.double() - expected[name]).abs().max() < 1e-6
+            assert own.dtype == dtype
+            assert (own.double() - expected[name]).abs().max() < (1e-6 if dtype == torch.float32 else 1e-12)
 
 
 def test_a_share_of_zero_keeps_the_network_itself():

@@ -85,9 +85,11 @@ OPTIONS = {
     "bcp": {},
     "cps": {"network.instrument": ["stem", "*.project"]},
     "fixmatch": {},
+    "mean_teacher": {"method.ramp": 5, "method.consistency": 1.0},
     "mlrp": {},
     "sassnet": {"method.ramp": 5, "method.adversarial": 0.5, "method.discriminator_width": 2},
     "ss_net": {"method.ramp": 5, "method.separation": 1.0},
+    "ua_mt": {"method.ramp": 5, "method.consistency": 1.0},
 }
 """Methods, with options that let all of their terms count in twenty iterations; one has gates that are put in."""
 LEARNED = {"sassnet": "distance", "ss_net": "smoothness", "bcp": None}
@@ -122,6 +124,8 @@ def test_two_processes_are_one_with_twice_the_batch(settings, tmp_path, method):
         assert expected[-1][falls] < 0.8 * expected[0][falls]
     if method in ("sassnet", "ss_net"):
         assert expected[-1]["weight"] == OPTIONS[method].get("method.adversarial", 1.0)
+    if method == "ua_mt":
+        assert any(0 < line["certain"] < 1 for line in found)
     if method == "cse":
         assert (states[0]["method.threshold"] - states[1]["method.threshold"]).abs().max() < 1e-6
         assert found[0]["accepted"] != found[-1]["accepted"]

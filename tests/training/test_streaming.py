@@ -7,9 +7,11 @@ import torch
 from fheat.data import stream as placement
 from fheat.data.store import VolumeStore, bytes_together, pack_all
 from fheat.data.stream import HostStore, place
+from fheat.methods.registry import list_methods
 from fheat.training.batches import draw_places
 from fheat.training.trainer import Stopped
 from tests.training.helpers import Run, changed
+from tests.training.test_methods_and_regions import REMEMBERED
 
 
 def same(one, other):
@@ -20,9 +22,10 @@ def same(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["cse", "supervised"])
+@pytest.mark.parametrize("method", list_methods())
 def test_streamed_equals_resident_and_stops_at_any_iteration(config, tmp_path, method):
-    settings = config(method=method, iterations=5, checkpoint_every=100)
+    _, options = REMEMBERED.get(method, ([], {}))
+    settings = config(method=method, iterations=5, checkpoint_every=100, **options)
     resident = Run(settings, tmp_path / "resident", device="cpu")
     assert isinstance(resident.step.batches.store, VolumeStore)
     resident.train()

@@ -22,6 +22,7 @@ from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.boxes import box_length, box_mask
 from fheat.methods.losses import mixture_loss, supervised_terms
 from fheat.methods.teacher import ramp_factor
+from fheat.methods.vector_heads import precise
 from fheat.methods.views import (
     KEEP,
     LARGEST,
@@ -193,7 +194,7 @@ class WeakView(NamedTuple):
     accepted: bool, whether its probability reaches the threshold of its block.
     inside: bool, whether the background's probability is at most one half.
     foreground: uint8, the most likely class but the background.
-    confidence: float32, mean over a block of the probability of `label`.
+    confidence: float32, or float64 for float64 logits, mean over a block of the probability of `label`.
     """
 
     label: Tensor
@@ -214,7 +215,7 @@ def read_weak(logits: Tensor, threshold: Tensor) -> WeakView:
 
         with kernels.on_device(logits):
             return WeakView(*fused(logits, threshold, BLOCK))
-    logits = logits.float()
+    logits = precise(logits)
     p = logits.softmax(dim=1)
     confidence, label = p.max(dim=1, keepdim=True)
     return WeakView(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fheat.methods.base import Batch, Method, MethodSettings, Needs, Task
 from fheat.methods.losses import half_supervised_loss
+from fheat.methods.probabilities import class_probabilities
 from fheat.methods.teacher import RAMP_ITERATIONS, Teacher, noisy, ramped_weight
 from fheat.networks.base import SegmentationNetwork
 from fheat.system.settings import Short
@@ -60,12 +61,12 @@ class MeanTeacher(Method):
     def losses(self, model: SegmentationNetwork, batch: Batch) -> dict[str, Tensor]:
         """Return `total`, its two terms and the weight of the second."""
         with torch.no_grad():
-            target = self.teacher(noisy(batch.unlabelled, self.options.noise)).float().softmax(dim=1)
+            target = class_probabilities(self.teacher(noisy(batch.unlabelled, self.options.noise)))
         labelled, unlabelled = model(torch.cat([batch.images, batch.unlabelled])).split(
             [len(batch.images), len(batch.unlabelled)]
         )
         supervised = half_supervised_loss(labelled, batch.labels)
-        consistency = (unlabelled.float().softmax(dim=1) - target).square().mean()
+        consistency = (class_probabilities(unlabelled) - target).square().mean()
         weight = self.options.consistency * ramped_weight(self.steps, self.options.ramp)
         self.steps += 1
         total = supervised + weight * consistency

@@ -22,7 +22,7 @@ from torch import Tensor
 from fheat.methods.base import Batch, Task
 from fheat.methods.losses import half_supervised_loss
 from fheat.methods.mean_teacher import MeanTeacher, MeanTeacherSettings
-from fheat.methods.probabilities import entropy
+from fheat.methods.probabilities import class_probabilities, entropy
 from fheat.methods.teacher import noisy, ramp_factor, ramped_weight
 from fheat.networks.base import SegmentationNetwork
 from fheat.system import processes
@@ -65,7 +65,7 @@ class UAMT(MeanTeacher):
             [len(batch.images), len(batch.unlabelled)]
         )
         supervised = half_supervised_loss(labelled, batch.labels)
-        difference = (unlabelled.float().softmax(dim=1) - target).square().sum(dim=1)
+        difference = (class_probabilities(unlabelled) - target).square().sum(dim=1)
         count = target.shape[1] * group.sum(certain.sum().float())
         consistency = group.sum((certain * difference).sum()) / (count + 1e-16)
         weight = self.options.consistency * ramped_weight(self.steps, self.options.ramp)
@@ -82,7 +82,7 @@ class UAMT(MeanTeacher):
         """
         passes = 1 + self.estimates
         logits: Tensor = self.teacher(noisy(images.repeat_interleave(passes, dim=0), self.options.noise))
-        p = logits.float().softmax(dim=1).view(len(images), passes, *logits.shape[1:])
+        p = class_probabilities(logits).view(len(images), passes, *logits.shape[1:])
         return p[:, 0], p[:, 1:].mean(dim=1)
 
 

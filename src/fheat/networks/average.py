@@ -24,13 +24,14 @@ class MovingAverage(nn.Module):
     @torch.no_grad()
     def follow(self, network: nn.Module, iteration: Tensor) -> None:
         """Move towards the network; called after each of its updates."""
-        decay = average_decay(iteration, self.largest)
         own: list[Tensor] = list(self.network.parameters())
         new: list[Tensor] = list(network.parameters())
+        # In another dtype than theirs, weights are updated one by one instead of by one kernel for all.
+        decay = average_decay(iteration, self.largest).to(own[0].dtype)
         torch._foreach_mul_(own, decay)
         torch._foreach_add_(own, list(torch._foreach_mul(new, 1 - decay)))
 
 
 def average_decay(iteration: Tensor, largest: float) -> Tensor:
-    """Return min(1 - 1 / (t + 1), largest): 0, 1/2, 2/3, ..."""
-    return (1 - 1 / (iteration.double() + 1)).clamp(max=largest).float()
+    """Return min(1 - 1 / (t + 1), largest) in float64: 0, 1/2, 2/3, ..."""
+    return (1 - 1 / (iteration.double() + 1)).clamp(max=largest)
