@@ -1,5 +1,8 @@
 """Ensembles: the mean of probabilities, one network as itself, and networks that do not belong together."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from fheat import Predictor, create_model, save
 from fheat.data.preprocessing import Intensity, Preprocessing
 from fheat.models.card import Card, Window
 from fheat.models.ensemble import Ensemble, load_ensemble
-from fheat.models.zoo import find_folder
+from fheat.models.zoo import find_folder, networks_of
 from tests.refusals import refused
 
 PATCH = (32, 32, 32)
@@ -196,3 +199,41 @@ def test_a_run_stands_for_its_best_network(folders, tmp_path):
     save(create_model("miniature", patch_size=PATCH), run / "best", CARD)
     assert find_folder(run) == run / "best"
     assert find_folder(folders / "seed-0") == folders / "seed-0"
+
+
+@pytest.fixture
+def seeds(folders, tmp_path, monkeypatch):
+    """Two finished runs and a model in one folder, beside what is hidden and what is no folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/b", "runs/a"):
+        shutil.copytree(folders / "seed-0", f"{name}/final")
+        Path(name, "config.toml").touch()
+    shutil.copytree(folders / "seed-1", "runs/c")
+    Path("runs/.claims").mkdir()
+    Path("runs/sweep.csv").touch()
+    return Path("runs")
+
+
+def test_a_folder_of_runs_and_models_stands_for_all_of_them(seeds):
+    assert networks_of("runs") == networks_of("runs/") == ["runs/a", "runs/b", "runs/c"]
+    assert networks_of(seeds) == [seeds / "a", seeds / "b", seeds / "c"]
+    both = Predictor("runs", device="cpu", runtime="torch")
+    assert both.sources == ("runs/a", "runs/b", "runs/c")
+    assert len(both.network.networks) == 3
+
+
+def test_a_run_a_model_and_a_name_stand_for_themselves(seeds):
+    (seeds / "b" / "best").mkdir()
+    for name in ("runs/a", "runs/a/final", "runs/b", "runs/c", "la-4", "nowhere", "", seeds / "sweep.csv"):
+        assert networks_of(name) == [name]
+    Path("scans/imagesTr").mkdir(parents=True)
+    assert networks_of("scans") == ["scans"]
+
+
+def test_a_folder_with_something_else_or_an_unfinished_run_is_refused_in_one_line(seeds):
+    shutil.rmtree("runs/b/final")
+    line = "runs: holds the run b, which is not finished; finish it, or give the finished ones one by one"
+    assert str(refused(networks_of, "runs")) == line
+    Path("runs/scans").mkdir()
+    line = "holds scans beside runs or models, and it is neither; give the runs or models one by one, such as runs/a"
+    assert str(refused(networks_of, seeds)) == f"runs: {line}"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fheat.data.preprocessing import Intensity
 from fheat.models.card import Card
 from fheat.models.folder import load
+from fheat.models.zoo import networks_of
 from fheat.networks.registry import NetworkSpec
 from fheat.system.errors import BadInput
 
@@ -49,6 +50,12 @@ class Ensemble(nn.Module):
             )
             return inside.log() - outside.log()
         return torch.stack([logits.softmax(dim=1) for logits in every]).mean(dim=0).clamp(min=least).log()
+
+
+def sources_of(model: nn.Module | str | Path | Sequence[str | Path]) -> tuple[str | Path, ...]:
+    """Return the folders and names of the networks that a model stands for, see `networks_of`; none for a network."""
+    given = () if isinstance(model, nn.Module) else (model,) if isinstance(model, str | Path) else tuple(model)
+    return tuple(source for one in given for source in networks_of(one))
 
 
 def load_ensemble(sources: Sequence[str | Path]) -> nn.Module:
