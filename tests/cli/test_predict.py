@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -543,3 +544,28 @@ def test_a_reference_is_drawn_and_one_of_another_grid_costs_no_mask(model, scans
     words[3] = str(tmp_path / "named")
     assert main([*words, "--reference", str(truth / "{id}_seg.nii.gz"), "--preview-window", "5", "95"]) == 0
     assert (tmp_path / "named" / "case0.png").read_bytes() == pictures[0][0]
+
+
+def test_a_folder_of_runs_is_their_mean_and_stderr_names_them(model, scans, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        shutil.copytree(model, f"seeds/{name}")
+    scan = str(scans / "case0_0000.nii.gz")
+    words = [scan, "out", "--no-preview", "--device", "cpu", "--runtime", "torch"]
+    assert main(["predict", "seeds", *words]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("seeds: the mean of 2 networks: one, two\ncase0: ")
+    assert " and 1 more (data not stated)\n" in printed.out
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["model"] == "seeds/one, seeds/two"
+    other = load(model)
+    other.card = other.card.model_copy(update={"window": None})
+    save(other, "seeds/other")
+    assert main(["predict", "seeds", *words]) == 3
+    listed, refusal = capsys.readouterr().err.splitlines()
+    assert listed == "seeds: the mean of 3 networks: one, other, two"
+    says = "has other windows than seeds/one: none, not 32 x 32 x 32; average networks that were trained with one"
+    assert refusal == f"fheat: seeds/other: {says} --patch-size"
+    (tmp_path / "seeds" / "notes").mkdir()
+    assert main(["predict", "seeds", *words]) == 3
+    says = "holds notes beside runs or models, and it is neither; give the runs or models one by one, such as seeds/one"
+    assert capsys.readouterr().err == f"fheat: seeds: {says}\n"

@@ -26,11 +26,11 @@ from fheat.inference.stages import FolderWatcher, Workload
 from fheat.inference.uncertainty import UncertaintyKind
 from fheat.inference.windows import PRESETS, Triple, Weights, Windows
 from fheat.models.folder import WEIGHTS, read_manifest
-from fheat.models.zoo import MANIFEST, find_folder, zoo_names
+from fheat.models.zoo import MANIFEST, find_folder, networks_of, zoo_names
 from fheat.system.allocator import return_large_blocks
 from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, progress_bar
-from fheat.system.text import counted, duration, printable
+from fheat.system.text import counted, duration, printable, some_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Predict:
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Model folder, the folder of a run, or a name from the zoo, such as la-4; fheat models lists them. Several models
-    are written one after the other, before INPUT."""
+    are written one after the other, before INPUT; a folder that holds nothing but finished runs or models, such as the
+    seeds of a sweep, means all of them."""
     input: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """A .nii, .nii.gz or .nrrd file, a folder of them (ID_0000, ID_0001 are channels of one scan), a folder of DICOM
     files, a tree of such folders (patients, studies, series), or a dataset."""
@@ -128,9 +129,9 @@ def run(arguments: Sequence[str]) -> None:
     leading = list(takewhile(lambda word: not word.startswith("-"), arguments))
     more = leading[1:-2]  # models beside the first one
     options = parse(Predict, "predict", [*arguments[:1], *arguments[1 + len(more) :]])
-    models = options.model, *more
     _check_order(options)
     _check_engine(options)
+    models = [network for name in (options.model, *more) for network in _networks(name)]
     try:
         record = _record(options, models, shlex.join([program(), "predict", *arguments]))
     except ValueError as error:
@@ -155,8 +156,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def _record(options: Predict, models: Sequence[str], command: str) -> PredictionRecord:
     """Segment the scans here or on a cluster."""
-    card = read_manifest(find_folder(options.model)).card
-    first = card.title or options.model
+    card = read_manifest(find_folder(models[0])).card
+    first = card.title or models[0]
     others = f" and {len(models) - 1} more" if len(models) > 1 else ""
     watcher = _Watcher() if options.json else _Printer(f"{first}{others}", card.data, many=options.engine == "ray")
     preview = Preview(options.reference, options.preview_window) if options.preview else False
@@ -281,6 +282,16 @@ class _Printer(_Watcher):
         """Print the scan and the reason, where there are others."""
         super().refused(case, reason)
         self._open.discard(case)
+
+
+def _networks(name: str) -> list[str]:
+    """Return the models that a name means, and say on standard error which they are where a folder holds them."""
+    networks = [str(network) for network in networks_of(name)]
+    if networks != [name]:
+        listed = ", ".join(some_of([Path(network).name for network in networks]))
+        what = f"the mean of {len(networks)} networks: {listed}" if len(networks) > 1 else f"the network in {listed}"
+        print(printable(f"{name}: {what}"), file=sys.stderr)
+    return networks
 
 
 def _check_order(options: Predict) -> None:

@@ -30,7 +30,7 @@ from fheat.inference.windows import Triple, Weights, Windows
 from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
-from fheat.models.ensemble import load_ensemble
+from fheat.models.ensemble import load_ensemble, sources_of
 from fheat.networks.registry import NetworkSpec
 from fheat.system.machine import usable_device as usable_device
 from fheat.system.progress import Progress
@@ -54,7 +54,7 @@ class Predictor:
 
     Args:
         model: a network, its model folder, the name of a zoo model or the folder of a run; or several folders and
-            names, whose probabilities are averaged. Gates that training closed are retired, which changes no output.
+            names, or a folder of runs, to be averaged. Gates that training closed are retired; no output changes.
         card: preprocessing, window and regions; by default the one the network was loaded with. What it leaves out
             stays as it is in the scan.
         windows: size and stride; by default the card's, else the network's patch with half of it as stride.
@@ -100,7 +100,7 @@ class Predictor:
         precision: Precision = "auto",
         allow: Collection[Allowance] = (),
     ) -> None:
-        self.sources = () if isinstance(model, nn.Module) else (model,) if isinstance(model, str | Path) else (*model,)
+        self.sources = sources_of(model)
         network = model if isinstance(model, nn.Module) else load_ensemble(self.sources)
         own = getattr(network, "card", None)
         self.card = card or (own if isinstance(own, Card) else Card())

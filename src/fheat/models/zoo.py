@@ -9,6 +9,8 @@ from fheat.models.card import Card
 from fheat.system.errors import BadInput
 
 MANIFEST = "model.json"
+RUN_SETTINGS = "config.toml"
+"""File that the folder of a training run has, finished or not."""
 ZOO = Path(__file__).parents[1] / "zoo"
 """Folder of the zoo, with one model folder per model."""
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
@@ -46,6 +48,39 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
     if isinstance(folder_or_zoo_name, Path) or any(mark in folder_or_zoo_name for mark in _SEPARATORS):
         raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
     return zoo_folder(folder_or_zoo_name)
+
+
+def networks_of(source: str | Path) -> list[str | Path]:
+    """Return what a folder or name stands for where networks are averaged: itself, or all networks in the folder.
+
+    A folder that is no model and no run, and that has sub-folders which are finished runs or model folders, such as
+    the seeds of one run, stands for all of these, in the order of their names; hidden ones do not count. Raises
+    `BadInput` where other folders or unfinished runs are among them.
+    """
+    folder = Path(source)
+    if not str(source) or not folder.is_dir() or _is_run(folder) or _has_network(folder):
+        return [source]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    networks = [path for path in inside if _is_run(path) or _has_network(path)]
+    if not networks:
+        return [source]
+    for path in inside:
+        if path not in networks:
+            reason = f"holds {path.name} beside runs or models, and it is neither"
+            raise BadInput(folder, reason, f"give the runs or models one by one, such as {networks[0]}")
+    for path in networks:
+        if _is_run(path) and not (path / "final" / MANIFEST).is_file():
+            reason = f"holds the run {path.name}, which is not finished"
+            raise BadInput(folder, reason, "finish it, or give the finished ones one by one")
+    return [str(path) for path in networks] if isinstance(source, str) else list(networks)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / RUN_SETTINGS).is_file() and not (folder / MANIFEST).exists()
+
+
+def _has_network(folder: Path) -> bool:
+    return any((folder / part / MANIFEST).exists() for part in ("", "best", "final"))
 
 
 def checked_name(name: str) -> str:

@@ -140,6 +140,7 @@ class Checkpoints(Observer):
             "latest": trainer.latest,
             "settings": trainer.settings.model_dump(mode="json"),
             "set": trainer.prepared.identity(),
+            "grid": trainer.prepared.grid(),
         } | ({} if group.size == 1 else {"processes": group.size})
         if trainer.prepared.first != trainer.settings.schedule.iterations:
             facts["first"] = trainer.prepared.first

@@ -1,5 +1,6 @@
 """Preparing a run: from settings to scans, network, method and batches on a device. Nothing is written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
 from fheat.training.batches import Batches, draw, draw_run
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
-from fheat.training.scans import Scans, load_scans, open_run_dataset
+from fheat.training.scans import Scans, load_scans, open_run_dataset, outlines_left_out
 from fheat.training.settings import INITIAL_STRENGTH, NetworkSettings, TrainSettings
 from fheat.training.size import check_size
 from fheat.training.step import Step
@@ -67,6 +68,10 @@ class Prepared:
             "classes": list(self.classes.names),
         }
 
+    def grid(self) -> dict[str, Any]:
+        """Return orientation and spacing of the run, which a checkpoint keeps: it goes on with them."""
+        return self.scans.preprocessing.model_dump(mode="json", include={"orientation", "spacing"})
+
     def other_batches(self, count: int, seed: int) -> Batches:
         """Return batches of the run's kind that no iteration sees, or not in this order."""
         method, store = self.step.method, self.step.batches.store
@@ -83,6 +88,7 @@ def prepare(
     first: int | None = None,
     started: Start | None = None,
     start: str | None = None,
+    grid: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
@@ -96,6 +102,8 @@ def prepare(
         started: the model that the run was started from, if a checkpoint holds what became of its weights; else the
             model of the settings is read.
         start: where that model lies, if not where the settings say.
+        grid: orientation and spacing that the run was begun with, as its checkpoint tells; empty if that is of an
+            earlier version, in which a run took those of its own scans. None for a run that begins.
     """
     group = processes.current()
     group.together(lambda: check_size(settings))
@@ -105,7 +113,7 @@ def prepare(
         group.together(lambda: start_folder(start))  # before the scans are read
     dataset = group.together(lambda: open_run_dataset(settings.data))
     classes = group.together(lambda: run_classes(dataset, settings))
-    scans = group.together(lambda: _load(dataset, classes, settings, progress))
+    scans = group.together(lambda: _load(dataset, classes, settings, grid, progress))
     first = settings.schedule.iterations if first is None else first
     torch.manual_seed(settings.schedule.seed)
     model = build_network(settings, scans.channels, len(classes.names))
@@ -169,16 +177,28 @@ def _with_gates(model: nn.Module, wanted: NetworkSettings) -> nn.Module:
         raise BadInput("network.instrument", str(error), f"give {other}, see docs/how-to/add-a-gate.md") from None
 
 
-def _load(dataset: Dataset, classes: Classes, settings: TrainSettings, progress: Progress) -> Scans:
+def _load(
+    dataset: Dataset,
+    classes: Classes,
+    settings: TrainSettings,
+    grid: Mapping[str, Any] | None,
+    progress: Progress,
+) -> Scans:
+    data, wanted = settings.data, wanted_preprocessing(settings)
+    unlabelled = method_class(settings.method.name).needs.unlabelled
+    known = grid is not None or (wanted.orientation is not None and wanted.spacing is not None)
+    divided = data.fold is not None and not unlabelled and not known
+    beside = outlines_left_out(dataset, data.labelled, data.allow, progress) if divided else []
     return load_scans(
         dataset,
         classes,
-        wanted_preprocessing(settings),
-        settings.data.patch_size,
-        labelled=settings.data.labelled,
-        unlabelled=method_class(settings.method.name).needs.unlabelled,
-        allow=settings.data.allow,
-        progress=progress,
+        Preprocessing(**{**dict(wanted), **(grid or {})}),
+        data.patch_size,
+        labelled=data.labelled,
+        unlabelled=unlabelled,
+        allow=data.allow,
+        beside=beside,
+        progress=lambda done, total: progress(done + len(beside), total + len(beside)),
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from fheat.models.zoo import RUN_SETTINGS
 from fheat.system.claims import Claim, Holder, claimed
 from fheat.system.errors import BadInput
 from fheat.system.files import LOG_LIMIT, TEXT_LIMIT, flush_names, read_capped, write_file
@@ -21,7 +22,7 @@ from fheat.training.log import from_line, is_checked, to_line
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import nest, read_settings, to_toml
 
-CONFIG, LOG, CLAIMS = "config.toml", "log.jsonl", ".claims"
+CONFIG, LOG, CLAIMS = RUN_SETTINGS, "log.jsonl", ".claims"
 LENGTH = "schedule.iterations"
 """The setting that may be another one when a run goes on: it becomes longer, or ends earlier."""
 PLACE = "data.folder"

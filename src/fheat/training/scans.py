@@ -93,6 +93,7 @@ def load_scans(
     labelled: int | None = None,
     unlabelled: bool = False,
     allow: Collection[Allowance] = (),
+    beside: Sequence[Volume] = (),
     progress: Progress = silent,
 ) -> Scans:
     """Read and prepare the training and validation scans of a dataset, or raise `BadInput`.
@@ -100,22 +101,21 @@ def load_scans(
     Args:
         dataset: its splits train and validation.
         classes: what labels may hold.
-        wanted: orientation and spacing where asked for; else the scans' own where they agree, RAS where their
-            orientations differ, and the median of their spacings.
+        wanted: orientation and spacing where asked for; else they are those of `common_grid`.
         patch: size of the crops that will be taken.
         labelled: number of training scans whose labels are used, the first ones; all that have one if None.
         unlabelled: whether the other training scans are used without their labels.
         allow: names what is not refused, see `fheat.data.plausible`.
+        beside: outlines of other scans, which count for orientation and spacing, see `outlines_left_out`.
         progress: called after each scan.
 
     Most datasets have one grid, so each scan is prepared as stored when it is read; those that turn out to need another
     orientation or spacing are read again. Several threads read, and the outcome is that of one.
     """
     roles = _roles(dataset, labelled, unlabelled)
-    first = _read(*roles[0], wanted.model_copy(update={"spacing": None}), classes, patch, allow)
-    orientation = wanted.orientation or first.outline.orientation
+    ready = [_read(*roles[0], wanted.model_copy(update={"spacing": None}), classes, patch, allow)]
+    orientation = wanted.orientation or ready[0].outline.orientation
     as_stored = wanted.model_copy(update={"orientation": orientation, "spacing": None})
-    ready = [first]
     progress(1, len(roles))
 
     def read(index: int) -> _Ready:
@@ -131,7 +131,7 @@ def load_scans(
         for scan in readers.map(read, range(1, len(roles))):
             ready.append(scan)
             progress(len(ready), len(roles))
-        common = common_grid([scan.outline for scan in ready], wanted)
+        common = common_grid([*(scan.outline for scan in ready), *beside], wanted)
         ready = list(readers.map(brought_to_the_grid, range(len(roles))))
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
@@ -145,6 +145,31 @@ def load_scans(
         appearance=Appearance.of(scan.looks for scan in training),
         fingerprint=_fingerprint(training, common),
     )
+
+
+def outlines_left_out(
+    dataset: Dataset, labelled: int | None, allow: Collection[Allowance] = (), progress: Progress = silent
+) -> list[Volume]:
+    """Return the grids of the labelled training scans that a run without unlabelled ones does not use, or raise
+    `BadInput`.
+
+    With them a run on a fold has the orientation and spacing of all scans that are divided, as every other fold has, so
+    that the networks of all folds can be averaged. Labels are not opened.
+    """
+    others = [case for case in dataset.split("train") if case.label is not None][labelled or len(dataset.cases) :]
+
+    def read(case: Case) -> Volume:
+        image = read_image(case)
+        if "implausible-spacing" not in allow:
+            check_plausible(case.images[0], Preprocessing().scan(image))
+        return outline(image)
+
+    outlines = []
+    with reading_threads(READERS) as readers:
+        for one in readers.map(read, others):
+            outlines.append(one)
+            progress(len(outlines), len(others))
+    return outlines
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ class PreprocessingSettings(Section):
     window: Annotated[tuple[FiniteFloat, FiniteFloat] | None, Short("window")] = None
     """Lowest and highest intensity of the window, such as -125 275 for the abdomen in CT."""
     spacing: Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None, Short("spacing")] = None
-    """Voxel size in millimetres that scans are resampled to; the median of the training scans if none."""
+    """Voxel size in millimetres that scans are resampled to; the median of the scans of the run if none, and of all
+    folds with `fold`."""
     orientation: str | None = None
     """Directions of the axes, such as RAS; those of the scans where they agree, else RAS, if none."""
     tolerance: NonNegativeFloat = 0.05

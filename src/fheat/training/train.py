@@ -112,7 +112,8 @@ def begin(
     if resume:
         group.lead(lambda: check_still_there(settings.data, _moved(folder)))
     start = None if settings.network.start is None or not resume else folder.located(settings.network.start)
-    prepared = prepare(settings, device=device, progress=reading, first=first, started=started, start=start)
+    grid = None if checkpoint is None else checkpoint.facts.get("grid", {})
+    prepared = prepare(settings, device=device, progress=reading, first=first, started=started, start=start, grid=grid)
     check_probes(prepared)
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]
