@@ -12,6 +12,7 @@ from pages import (
     evidence,
     gates,
     methods,
+    mixers,
     models,
     networks,
     recipe,
@@ -24,8 +25,8 @@ from pages import (
 )
 
 SUBJECTS = (
-    *(analyses, demo, evidence, gates, methods, models, networks, recipe, reproduced, simulation, study, timing),
-    *(training, trust),
+    *(analyses, demo, evidence, gates, methods, mixers, models, networks, recipe, reproduced, simulation, study),
+    *(timing, training, trust),
 )
 TEXTS: dict[str, Callable[..., str]] = {
     name: function

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from statistics import fmean, stdev
 from typing import Any
 
 from results import Result, read_result
@@ -89,3 +90,8 @@ def open_gates(gates: dict[str, dict[str, Any]]) -> str:
     """Return the gates that are open at the end of a run, with their D."""
     kept = {site: gate["D"] for site, gate in gates.items() if gate["closed_after"] is None}
     return ", ".join(f"{site} {strength:.2f}" for site, strength in kept.items()) or "none"
+
+
+def with_deviation(values: Sequence[float]) -> str:
+    """Return the mean and, where there are several values, their standard deviation: 90.27 ± 0.03."""
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")

@@ -1,9 +1,8 @@
 """What `fheat reproduce` reached (docs/evidence: reproduce.md, evidence.md): scores and gates, beside the published."""
 
-import statistics
 from typing import Any
 
-from pages.common import span, stored, table
+from pages.common import span, stored, table, with_deviation
 
 RESULT = "reproduced-cuda"
 SETTINGS = {
@@ -123,9 +122,7 @@ def reproduced_orders() -> str:
 
 
 def _score(row: dict[str, Any], metric: str) -> str:
-    values = [run[metric] for run in row["seeds"].values()]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread}"
+    return with_deviation([run[metric] for run in row["seeds"].values()])
 
 
 def _row(length: str, name: str) -> dict[str, Any]:

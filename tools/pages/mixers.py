@@ -1,0 +1,43 @@
+"""The table of docs/evidence/mixers.md: operators at the sites of FHEAT-Seg after the same training."""
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from pages.common import stored, table, with_deviation
+
+
+def mixers(result: str, threshold: str = "0.99") -> str:
+    """Return a line for each operator: Dice, sites that are exactly off, seed by seed, and what bypassing them saves.
+
+    The last columns are of bypassing by similarity, from a cosine of `threshold` on.
+    """
+    head = ["operator", "Dice, %", "exactly off", "unchanged on scans", "distance"]
+    head += ["M MACs", "bypassed", "ms", "bypassed", f"cosine >= {threshold}", "Dice, %"]
+    rows = []
+    for operator, seeds in stored(result).items():
+        runs = list(seeds.values())
+        distances = [value for run in runs for value in run["distance"].values()]
+        rows.append(
+            [
+                f"`{operator}`",
+                with_deviation([100 * run["dice"] for run in runs]),
+                _counts(runs, "exactly_off"),
+                _counts(runs, "unchanged_on_scans"),
+                f"{median(distances):.3f}" if distances else "",
+                *(f"{fmean(run['macs'][way] for run in runs) / 1e6:.1f}" for way in ("all sites", "bypassed")),
+                *(
+                    f"{fmean(run['milliseconds'][way] for run in runs):.1f}"
+                    for way in ("plain, trained", "plain, bypassed")
+                ),
+                "/".join(str(len(run["similar"][threshold]["bypassed"])) for run in runs),
+                with_deviation([100 * run["similar"][threshold]["dice"] for run in runs]),
+            ]
+        )
+    return table(head, rows)
+
+
+def _counts(runs: Sequence[dict[str, Any]], name: str) -> str:
+    """Return the numbers of sites of all seeds, or one number where they agree."""
+    counts = [str(len(run[name])) for run in runs]
+    return counts[0] if len(set(counts)) == 1 else "/".join(counts)
