@@ -67,7 +67,7 @@ def test_the_second_time_nothing_is_compiled(monkeypatch, request):
 
 
 def test_code_that_is_not_known_is_not_kept(monkeypatch):
-    """The class of a user may compute something else tomorrow; so may a hook."""
+    """The class of a user may compute something else tomorrow; so may a hook, or a `forward` of one module."""
 
     class Own(nn.Module):
         def forward(self, x):
@@ -75,7 +75,9 @@ def test_code_that_is_not_known_is_not_kept(monkeypatch):
 
     hooked = nn.Conv3d(1, 1, 1)
     hooked.register_forward_hook(lambda module, given, output: 3 * output)
-    for model in (Own(), nn.Sequential(nn.Conv3d(1, 1, 1), Own()), hooked):
+    changed = nn.Conv3d(1, 1, 1)
+    changed.forward = lambda x: 3 * x
+    for model in (Own(), nn.Sequential(nn.Conv3d(1, 1, 1), Own()), hooked, changed):
         run = Compiler(lambda *given: b"kept", lambda content, plan, model=model: model)
         monkeypatch.setitem(COMPILERS, "openvino", run)
         compiled_network("openvino", model, SHAPE, "float32", 1)

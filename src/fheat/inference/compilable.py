@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fheat.nn.convolutions import PatchTransposed3d, Pointwise3d
 from fheat.nn.fheat import FHEAT
-from fheat.nn.layers import OneGroupNorm, untouched
+from fheat.nn.layers import OneGroupNorm, has_hooks, untouched
 from fheat.ops.dct import dct_matrix
 from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
@@ -34,7 +34,7 @@ def _rewritten(module: nn.Module) -> nn.Module:
     for name, child in list(module.named_children()):
         setattr(module, name, _rewritten(child))
     form = _FORMS.get(type(module))
-    if form is None or module._forward_hooks or module._forward_pre_hooks:
+    if form is None or has_hooks(module):
         return module
     return form(module)
 

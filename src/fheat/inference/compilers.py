@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable
 from fheat.inference.ledger import weights_digest
+from fheat.nn.layers import has_hooks
 from fheat.system.cache import is_cached, read_cached, write_cached
 from fheat.system.machine import installed_version, processor_features
 from fheat.system.threads import one_thread, usual_threads
@@ -215,11 +216,11 @@ def _openvino_options(plan: Plan) -> dict[str, Any]:
 
 
 def _kind(compiler: str, network: nn.Module) -> str | None:
-    """Return the name that the cache has for this network; None where its code is not known, or where it has hooks."""
+    """Return the name that the cache has for this network; None where its code is not known, or not all of it."""
     for module in network.modules():
         if type(module).__module__.split(".")[0] not in KNOWN_SOURCES:
             return None
-        if module._forward_hooks or module._forward_pre_hooks:
+        if has_hooks(module) or "forward_features" in vars(module):
             return None
     return f"{compiler}-{weights_digest(network).hexdigest()[:16]}"
 

@@ -81,6 +81,8 @@ class SlidingWindow:
             raise ValueError(f"batch={self.batch} is not a number of windows: use 1 or more")
         if self.slab is not None and self.slab < 0:
             raise ValueError(f"slab={self.slab} is negative: use 0 or more planes")
+        if self.activation == "difference" and (self.members or self.groups > 1):
+            raise ValueError("activation='difference' has one channel: use softmax with members or groups")
 
     def __call__(self, image: Tensor) -> Tensor:
         """Map an image in memory, (C, X, Y, Z), to averages, (K, X, Y, Z)."""
@@ -205,6 +207,8 @@ class SlidingWindow:
         if len(y) != count or tuple(y.shape[2:]) != self.windows.size:
             size = self.windows.size
             raise ValueError(f"the network maps {count} windows of {size} to {tuple(y.shape)}: expected the same grid")
+        if self.activation == "difference" and y.shape[1] != 1:
+            raise ValueError(f"activation='difference' takes one channel, not the {y.shape[1]} of this network")
         y = y.float()
         if self.activation == "none":
             return y
