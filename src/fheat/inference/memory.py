@@ -114,8 +114,9 @@ def memory_bound(
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
     plane = prod(larger) // larger[axis]
+    stored_planes = max(scan.steps[axis], 1.0)  # for one of the network
     at_once = max(
-        channels * (ceil(planes_at_once(scan.shape, axis, channels, scan.source_shape) * max(scan.steps[axis], 1.0)) + 2)
+        channels * (ceil(planes_at_once(scan.shape, axis, channels, scan.source_shape) * stored_planes) + 2)
         for channels in (scan.channels, classes)
     )
     return MemoryBound(

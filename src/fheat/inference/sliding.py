@@ -5,7 +5,7 @@ deep; planes that no later window reaches are averaged, handed on and forgotten.
 cross-section of the volume, not its length, and the order of summation depends neither on the batch nor on the slab.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
