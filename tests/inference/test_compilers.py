@@ -1,5 +1,6 @@
 """Compiled networks are kept for the next process: same output, no compiling, and never one that does not belong."""
 
+import copy
 import random
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from fheat.inference.compilers import COMPILERS, Compiler, compiled_before, compiled_network
-from fheat.inference.runtimes import CompiledRuntime
+from fheat.inference.runtimes import VOXELS_WORTH_COMPILING, CompiledRuntime
 from fheat.system.cache import cached
 from tests.inference.test_runtimes import network
 
@@ -67,7 +68,7 @@ def test_the_second_time_nothing_is_compiled(monkeypatch, request):
 
 
 def test_code_that_is_not_known_is_not_kept(monkeypatch):
-    """The class of a user may compute something else tomorrow; so may a hook."""
+    """The class of a user may compute something else tomorrow; so may a hook, or a `forward` of one module."""
 
     class Own(nn.Module):
         def forward(self, x):
@@ -75,7 +76,9 @@ def test_code_that_is_not_known_is_not_kept(monkeypatch):
 
     hooked = nn.Conv3d(1, 1, 1)
     hooked.register_forward_hook(lambda module, given, output: 3 * output)
-    for model in (Own(), nn.Sequential(nn.Conv3d(1, 1, 1), Own()), hooked):
+    changed = nn.Conv3d(1, 1, 1)
+    changed.forward = lambda x: 3 * x
+    for model in (Own(), nn.Sequential(nn.Conv3d(1, 1, 1), Own()), hooked, changed):
         run = Compiler(lambda *given: b"kept", lambda content, plan, model=model: model)
         monkeypatch.setitem(COMPILERS, "openvino", run)
         compiled_network("openvino", model, SHAPE, "float32", 1)
@@ -89,7 +92,7 @@ def test_a_network_on_disk_is_opened_for_a_single_window(monkeypatch):
     before = CompiledRuntime(model, "openvino", automatic=True)
     before.expect(10_000_000, SHAPE)
     assert before.name == "torch"
-    before.expect(60_000_000, SHAPE)
+    before.expect(VOXELS_WORTH_COMPILING, SHAPE)
     before.prepare(SHAPE)
     before.expect(few, SHAPE)
     assert before.name == "openvino"
@@ -109,6 +112,67 @@ def test_what_differs_from_the_network_is_not_kept(monkeypatch):
     with pytest.raises(RuntimeError, match="off by"):
         compiled_network("openvino", model, SHAPE, "float32", 1)
     assert cached() == []
+
+
+@torch.no_grad()
+def test_forms_are_tried_until_one_computes_what_the_network_does(monkeypatch):
+    model, built = nn.Conv3d(1, 2, 1), []
+
+    def build(form, example, plan):
+        built.append(form)
+        return str(len(built) - 1).encode()
+
+    def fails(network):
+        raise KeyError("an option that is not known")
+
+    def differs(network):
+        return nn.Conv3d(1, 2, 1)
+
+    def other(network):
+        return copy.deepcopy(network)
+
+    def unknown(network):
+        return None
+
+    forms = (unknown, fails, differs, other)
+    for tried, reason in ((forms, None), (forms[:3], "off by"), (forms[:2], "not known"), (forms[:1], "no form")):
+        compiler = Compiler(build, lambda content, plan: built[int(content)], tried)
+        monkeypatch.setitem(COMPILERS, "openvino", compiler)
+        if reason is None:
+            assert compiled_network("openvino", model, SHAPE, "float32", 1) is built[-1]
+            assert len(built) == 2
+            assert len(cached()) == 1
+            cached()[0].file.unlink()
+        else:
+            with pytest.raises((RuntimeError, KeyError), match=reason):
+                compiled_network("openvino", model, SHAPE, "float32", 1)
+            assert cached() == []
+
+
+class Asks(nn.Module):
+    """Calls its network in another way than by its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x):
+        return self.net.forward_features(x).logits
+
+
+def without_bias():
+    model = network()
+    model.up1[0].bias = None
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [Asks, without_bias])
+@torch.no_grad()
+def test_networks_that_are_no_fheat_seg_as_built_are_compiled(build):
+    model, x = build().eval(), torch.randn(1, *SHAPE)
+    found = compiled_network("openvino", model, SHAPE, "float32", 1)(x)
+    assert (found - model(x)).abs().max() < 1e-4 * found.abs().max()
 
 
 @pytest.mark.slow

@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from fheat import Predictor, create_model
-from fheat.inference.memory import MemoryBound, activation_bytes
+from fheat.data.preprocessing import Preprocessing
+from fheat.inference.memory import MemoryBound, _Meter, activation_bytes, memory_bound
+from fheat.inference.postprocessing import Restorer
+from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import Volume
 
@@ -85,6 +88,7 @@ def measured():
         ({"shape": (200, 24, 200), "of": (0.3, 10, 1), "to": (1, 1, 1), "classes": 16}, 3),
         ({"shape": (160, 160, 160), "to": (1.45, 1.45, 1.45), "classes": 8}, 3),
         ({"shape": (200, 200, 200), "classes": 4, "components": True}, 3),
+        ({"shape": (320, 320, 200), "of": (0.7, 0.7, 1), "to": (3, 3, 3), "classes": 25}, 3),
     ],
     ids=[
         "plain",
@@ -98,6 +102,7 @@ def measured():
         "anisotropic",
         "classes",
         "noise",
+        "coarse",
     ],
 )
 def test_the_peak_stays_within_the_printed_bound(measured, job, times):
@@ -117,6 +122,42 @@ def test_memory_follows_the_cross_section_and_not_the_length():
     assert long.scan == 4 * short.scan
     assert long.mask == 64 * 64 * 400
     assert "memory at most" in str(long)
+
+
+def coarse_scan(shape, spacing, to):
+    """Return a volume of zeros that take no memory, and how a network sees it."""
+    volume = Volume(np.broadcast_to(np.zeros((), np.int16), shape), np.diag([*spacing, 1.0]))
+    return volume, Preprocessing(spacing=to).scan(volume)
+
+
+def bound_of(scan, classes):
+    sliding = SlidingWindow(nn.Identity(), Windows((96, 96, 96), (48, 48, 48)))
+    parts = {"program": 0, "activations": 0, "maps": 0, "components": False}
+    return sliding, memory_bound(sliding, scan, 2 * np.prod(scan.source_shape), classes=classes, **parts)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing", "to", "classes", "most"),
+    [
+        ((512, 512, 600), (0.7, 0.7, 1.0), (3, 3, 3), 25, 1300),
+        ((512, 512, 400), (0.5, 0.5, 0.5), (2, 2, 2), 2, 120),
+        ((512, 512, 600), (0.7, 0.7, 1.0), (1.5, 1.5, 1.5), 14, 800),
+        ((192, 142, 88), (1, 1, 1), (1, 1, 1), 2, 60),
+    ],
+)
+def test_planes_of_a_large_scan_for_a_coarse_network_are_few(shape, spacing, to, classes, most):
+    """What is held while planes come back to the scan's voxels is on its grid, times the classes."""
+    assert bound_of(coarse_scan(shape, spacing, to)[1], classes)[1].planes < most * 2**20
+
+
+def test_bringing_planes_back_takes_what_the_bound_says():
+    volume, scan = coarse_scan((192, 192, 120), (0.7, 0.7, 1.0), (3, 3, 3))
+    sliding, bound = bound_of(scan, 25)
+    restorer = Restorer(volume, scan, sliding.axis(scan.shape), ())
+    with torch.no_grad(), _Meter() as meter:
+        restorer.add(0, torch.rand(25, *scan.shape))
+    assert restorer.prediction.mask.data.shape == (192, 192, 120)
+    assert meter.peak - 4 * 25 * np.prod(scan.shape) < min(bound.planes, 100 * 2**20)
 
 
 def test_the_slab_holds_every_channel_and_every_class():

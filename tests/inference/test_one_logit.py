@@ -1,5 +1,7 @@
 """Two classes by one logit: the same probabilities, from half the output."""
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from fheat import Predictor, create_model
 from fheat.inference.one_logit import one_logit
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
+from fheat.networks.fheat_seg import FHEATSeg
+from fheat.networks.light_unetr import LightUNETR
 from tests.inference.test_runtimes import network
 
 WINDOWS = Windows((32, 32, 32), (10, 16, 16))
@@ -32,6 +36,84 @@ def test_other_networks_are_left_alone():
     overflowing.head.weight.data.fill_(3e38)
     for model in (heard, replaced, overflowing, network(out_channels=3), torch.nn.Conv3d(1, 2, 1)):
         assert one_logit(model) is None
+
+
+class LogProbabilities(FHEATSeg):
+    def forward(self, x):
+        return super().forward(x).log_softmax(dim=1)
+
+
+class LogProbabilitiesInside(LightUNETR):
+    def forward_features(self, x):
+        found = super().forward_features(x)
+        return found._replace(logits=found.logits.log_softmax(dim=1))
+
+
+class Centred(FHEATSeg):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits - logits.mean(dim=1, keepdim=True)
+
+
+class WithPrior(FHEATSeg):
+    def forward(self, x):
+        return super().forward(x) + torch.tensor([0.0, 0.05])[:, None, None, None]
+
+
+class Flipped(FHEATSeg):
+    def forward(self, x):
+        return super().forward(x).flip(1)
+
+
+def with_own_forward(kind=FHEATSeg, name="forward"):
+    model = kind(patch_size=(32, 32, 32))
+    if name == "forward":
+        model.forward = types.MethodType(lambda self, x: type(self).forward(self, x).flip(1), model)
+    else:
+        inner = type(model).forward_features
+        model.forward_features = types.MethodType(
+            lambda self, x: (found := inner(self, x))._replace(logits=found.logits.flip(1)), model
+        )
+    return model
+
+
+def with_own_head():
+    model = FHEATSeg(patch_size=(32, 32, 32))
+    model.head.forward = types.MethodType(lambda self, x: type(self).forward(self, x).flip(1), model.head)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        with_own_forward,
+        lambda: with_own_forward(LightUNETR, "forward_features"),
+        with_own_head,
+        *(
+            lambda kind=kind: kind(patch_size=(32, 32, 32))
+            for kind in (LogProbabilities, LogProbabilitiesInside, Centred, WithPrior, Flipped)
+        ),
+    ],
+    ids=["forward", "features", "head", "log", "log-inside", "centred", "prior", "flipped"],
+)
+@torch.no_grad()
+def test_a_network_with_a_forward_pass_of_its_own_has_its_own_masks(build):
+    torch.manual_seed(0)
+    model = build().eval()
+    scan = np.random.default_rng(0).normal(size=(40, 36, 32)).astype(np.float32)
+    expected = SlidingWindow(model, WINDOWS)(torch.from_numpy(scan)[None]).argmax(0).numpy()
+    assert 0.01 < expected.mean() < 0.99
+    found = Predictor(model, windows=WINDOWS, runtime="torch", device="cpu").segment(scan, check=False)
+    assert (found == expected).mean() > 0.9999
+
+
+@torch.no_grad()
+def test_one_logit_is_one_channel_and_has_no_members():
+    with pytest.raises(ValueError, match="takes one channel, not the 2"):
+        SlidingWindow(network(), WINDOWS, activation="difference")(torch.randn(1, 32, 32, 32))
+    for more in ({"members": True}, {"groups": 2}):
+        with pytest.raises(ValueError, match="use softmax with members or groups"):
+            SlidingWindow(network(), WINDOWS, activation="difference", **more)
 
 
 @torch.no_grad()

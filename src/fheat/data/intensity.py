@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Moments = tuple[float, float]
 """Mean and population standard deviation."""
-_VOXELS_AT_ONCE: Final = 2**16
+VOXELS_IN_FLOAT64: Final = 2**16
+"""Number of voxels that are held in float64 at a time, while their intensities are mapped or added up."""
 
 
 def moments(data: NDArray[Any], *, nonzero: bool = False) -> Moments:
@@ -30,7 +31,7 @@ def moments(data: NDArray[Any], *, nonzero: bool = False) -> Moments:
 
 def _squares(voxels: NDArray[Any], mean: float) -> float:
     """Return the sum of `(x - mean)^2`, halved and added up as numpy's pairwise sum over the whole would be."""
-    if voxels.size <= _VOXELS_AT_ONCE:
+    if voxels.size <= VOXELS_IN_FLOAT64:
         differences = voxels - np.float64(mean)
         differences *= differences
         return float(differences.sum())

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from math import ceil, prod
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,16 +19,15 @@ from pydantic import (
 from torch import Tensor
 
 from fheat.data.case import Spacing
-from fheat.data.intensity import Floats, Moments, moments, window, zscore
+from fheat.data.intensity import VOXELS_IN_FLOAT64, Floats, Moments, moments, window, zscore
 from fheat.data.orientation import check_codes, reorient
+from fheat.data.planes import planes_within
 from fheat.data.resample import coordinates, interpolate, nearest, steps_between, target_size
 from fheat.io.volume import Volume
 
 NOT_RESAMPLED: Spacing = (1.0, 1.0, 1.0)
 """Steps of a scan that keeps the voxels it is stored with."""
 _NO_MOMENTS: Moments = (0.0, 1.0)
-_VOXELS_AT_ONCE: Final = 2**16
-"""Number of voxels that are held in float64 while intensities are mapped, or one plane of them."""
 
 
 class _Strict(BaseModel):
@@ -193,7 +192,7 @@ class PreparedScan:
         """Return the input of stored voxels (X, Y, Z, C) as (C, X, Y, Z), with few of them in float64 at a time."""
         mapped = np.empty((self.channels, *part.shape[:3]), dtype=np.float32)
         along = int(np.argmax(np.abs(part.strides[:3])))
-        planes = max(_VOXELS_AT_ONCE * part.shape[along] // max(prod(part.shape[:3]), 1), 1)
+        planes = planes_within(VOXELS_IN_FLOAT64, part.shape[:3], along)
         for channel, target in enumerate(mapped):
             source, place = np.moveaxis(part[..., channel], along, 0), np.moveaxis(target, along, 0)
             for first in range(0, len(source), planes):

@@ -106,6 +106,7 @@ def compare_on_scans(
     for path in counted_steps(scans, progress):
         scan = predictor.scan(read_volume(path))
         sliding = SlidingWindow(comparison, Windows(size, size), activation="none", batch=2)
-        for _ in sliding.stream(partial(scan.planes, sliding.axis(scan.shape)), scan.shape, scan.channels):
+        planes = partial(scan.planes, sliding.axis(scan.shape))
+        for _ in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
             pass
     return comparison.result()

@@ -1,7 +1,7 @@
 """The same network in operations that CPU compilers fuse, which is what a runtime compiles."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fheat.nn.convolutions import PatchTransposed3d, Pointwise3d
 from fheat.nn.fheat import FHEAT
-from fheat.nn.layers import OneGroupNorm, untouched
+from fheat.nn.layers import OneGroupNorm, has_hooks, untouched
 from fheat.ops.dct import dct_matrix
 from fheat.ops.hard_concrete import HardConcreteHeat
 from fheat.ops.heat import FractionalHeat
@@ -34,7 +34,7 @@ def _rewritten(module: nn.Module) -> nn.Module:
     for name, child in list(module.named_children()):
         setattr(module, name, _rewritten(child))
     form = _FORMS.get(type(module))
-    if form is None or module._forward_hooks or module._forward_pre_hooks:
+    if form is None or has_hooks(module):
         return module
     return form(module)
 
@@ -64,14 +64,18 @@ class _Rational(nn.Module):
         self.below = rational.denominator.detach()[rational.group].t().contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
-        a, b = self.above, self.below.view(4, -1, *[1] * (x.ndim - 2))
-        above = x * a[5] + a[4]
-        for power in (3, 2, 1, 0):
-            above = above * x + a[power]
-        below = b[3] * x + b[2]
-        for power in (1, 0):
-            below = below * x + b[power]
-        return above / ((below * x).abs() + 1.0)
+        return quotient(x, self.above, list(self.below.view(4, -1, *[1] * (x.ndim - 2))))
+
+
+def quotient(x: Tensor, above: Sequence[float], below: Sequence[Tensor]) -> Tensor:
+    """Return `fheat.ops.rational.rational` of numbers above and of tensors below, for inference."""
+    numerator = x * above[5] + above[4]
+    for power in (3, 2, 1, 0):
+        numerator = numerator * x + above[power]
+    denominator = below[3] * x + below[2]
+    for power in (1, 0):
+        denominator = denominator * x + below[power]
+    return numerator / ((denominator * x).abs() + 1.0)
 
 
 class _FHEAT(nn.Module):
@@ -89,7 +93,7 @@ class _FHEAT(nn.Module):
         x = self.depthwise(x)
         value, pointwise = self.value(x), F.silu(self.pointwise(x))
         if isinstance(gate, Gate) and isinstance(self.norm, _Norm) and x.ndim == gate.gate.dims + 2:
-            value = self.norm.channels_last(gate.channels_last(value)).movedim(-1, 1)
+            value = first(self.norm.channels_last(gate.channels_last(value)), gate.gate.dims)
         else:
             value = self.norm(gate(value))
         mixed: Tensor = self.out(pointwise * value)
@@ -110,12 +114,12 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Take (N, C, *grid) and return the same."""
-        return self.channels_last(x).movedim(-1, -self.gate.dims - 1)
+        return first(self.channels_last(x), self.gate.dims)
 
     def channels_last(self, x: Tensor) -> Tensor:
         """Take (N, C, *grid) and return (N, *grid, C)."""
         dims = self.gate.dims
-        x = x.movedim(-dims - 1, -1)
+        x = last(x, dims)
         middle, outer = self._constants(tuple(map(int, x.shape[-dims - 1 : -1])))
         for axis, matrix in outer:
             x = _along(matrix, x, axis)
@@ -136,22 +140,41 @@ class Gate(nn.Module):
         return self._tables[grid]
 
 
-class _Spread(nn.Module):
+class Spread(nn.Module):
     """A transposed convolution without overlap as a 1x1x1 convolution whose channels are put side by side."""
 
     def __init__(self, conv: nn.ConvTranspose3d) -> None:
         super().__init__()
         self.kernel = conv.kernel_size
         self.channels = conv.out_channels
-        volume = prod(self.kernel)
-        self.weight = conv.weight.detach().permute(1, 2, 3, 4, 0).reshape(-1, conv.in_channels, 1, 1, 1)
-        self.bias = None if conv.bias is None else conv.bias.detach().repeat_interleave(volume)
+        self.weight = conv.weight.detach().permute(2, 3, 4, 1, 0).reshape(-1, conv.in_channels, 1, 1, 1)
+        self.bias = None if conv.bias is None else conv.bias.detach().repeat(prod(self.kernel))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Take (N, in, X, Y, Z) and return (N, out, kX, kY, kZ)."""
         batch, grid = x.shape[0], x.shape[2:]
-        y = F.conv3d(x, self.weight, self.bias).reshape(batch, self.channels, *self.kernel, *grid)
-        y = y.permute(0, 1, *chain.from_iterable((5 + axis, 2 + axis) for axis in range(3)))
+        y = F.conv3d(x, self.weight, self.bias).reshape(batch, *self.kernel, self.channels, *grid)
+        y = y.permute(0, 4, *chain.from_iterable((5 + axis, 1 + axis) for axis in range(3)))
         return y.reshape(batch, self.channels, *(k * n for k, n in zip(self.kernel, grid, strict=True)))
+
+    def channels_last(self, x: Tensor, samples: int, grid: Sequence[int]) -> Tensor:
+        """Take (N, X, Y, Z, in) and return (N, kX, kY, kZ, out); neighbours along Z are side by side already."""
+        a, b, c = self.kernel
+        y = last(F.conv3d(first(x), self.weight, self.bias))
+        y = y.reshape(samples, *grid, a, b, c * self.channels).permute(0, 1, 4, 2, 5, 3, 6)
+        return y.reshape(samples, *(k * n for k, n in zip(self.kernel, grid, strict=True)), self.channels)
+
+
+def first(x: Tensor, dims: int = 3) -> Tensor:
+    """Return maps (..., *grid, C) as (..., C, *grid); `movedim` would be twenty operations to OpenVINO."""
+    batch = x.ndim - dims - 1
+    return x.permute(*range(batch), x.ndim - 1, *range(batch, x.ndim - 1))
+
+
+def last(x: Tensor, dims: int = 3) -> Tensor:
+    """Return maps (..., C, *grid) as (..., *grid, C)."""
+    batch = x.ndim - dims - 1
+    return x.permute(*range(batch), *range(batch + 1, x.ndim), batch)
 
 
 def _half(conv: nn.Conv3d, part: int) -> nn.Conv3d:
@@ -181,7 +204,7 @@ def _gate(module: FractionalHeat) -> nn.Module:
 def _spread(module: nn.ConvTranspose3d) -> nn.Module:
     apart = module.kernel_size == module.stride and module.groups == 1
     plain = not any((*module.padding, *module.output_padding)) and set(module.dilation) == {1}
-    return _Spread(module) if apart and plain else module
+    return Spread(module) if apart and plain else module
 
 
 _FORMS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {

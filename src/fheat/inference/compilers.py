@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable
 from fheat.inference.ledger import weights_digest
+from fheat.nn.layers import has_hooks
 from fheat.system.cache import is_cached, read_cached, write_cached
 from fheat.system.machine import installed_version, processor_features
 from fheat.system.threads import one_thread, usual_threads
@@ -47,17 +48,23 @@ class Plan(NamedTuple):
 
 
 class Compiler(NamedTuple):
-    """Two functions: the network as bytes for an example and a plan, and bytes as something that runs."""
+    """Two functions: a form of the network as bytes for an example and a plan, and bytes as something that runs.
+
+    The forms are tried in turn until one compiles and computes what the network does; one may not know a network, and
+    say so by None.
+    """
 
     build: Callable[[nn.Module, Tensor, Plan], bytes]
     open: Callable[[bytes, Plan], Forward]
+    forms: tuple[Callable[[nn.Module], nn.Module | None], ...] = (compilable,)
 
 
 @torch.no_grad()
 def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> Forward:
     """Return a network as a compiler runs it on windows of a shape, (C, X, Y, Z), from the cache where it is there.
 
-    A network that is compiled now is compared with itself on noise; one that differs raises `RuntimeError`.
+    A network that is compiled now is compared with itself on noise; where every form differs, that raises
+    `RuntimeError`.
     """
     plan, compiler = Plan(shape, precision, batch, usual_threads()), COMPILERS[name]
     kind, key = _kind(name, network), _key(plan)
@@ -69,15 +76,29 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
             logging.getLogger(__name__).debug("a kept network cannot be opened: %s", reason)
     noise = torch.Generator().manual_seed(0)
     example, other = (torch.randn((1, *shape), generator=noise) for _ in range(2))
-    content = compiler.build(network, example, plan)
-    run = compiler.open(content, plan)
     expected = network(other)  # not of the example: a trace may have made its output a constant
-    error = float((run(other) - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
-    if not error <= LARGEST_ERROR[precision]:
+    failure: Exception = RuntimeError("there is no form of it")
+    for form in compiler.forms:
+        try:
+            if (written := form(network)) is None:
+                continue
+            content = compiler.build(written, example, plan)
+            run = compiler.open(content, plan)
+            _check_equal(run(other), expected, LARGEST_ERROR[precision])
+        except Exception as error:  # exporters and compilers raise whatever they like
+            logging.getLogger(__name__).debug("a network cannot be compiled as %s: %s", form.__name__, error)
+            failure = error
+        else:
+            if kind is not None:
+                write_cached(kind, key, content)
+            return run
+    raise failure
+
+
+def _check_equal(found: Tensor, expected: Tensor, most: float) -> None:
+    error = float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    if not error <= most:
         raise RuntimeError(f"its output is off by {error:.1g} of the largest value")
-    if kind is not None:
-        write_cached(kind, key, content)
-    return run
 
 
 def compiled_before(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> bool:
@@ -88,7 +109,7 @@ def compiled_before(name: str, network: nn.Module, shape: tuple[int, ...], preci
 
 def onnx_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
     """Return the network as the content of an ONNX file for inputs of the example's shape."""
-    content: bytes = onnx_model(compilable(network), example).SerializeToString()
+    content: bytes = onnx_model(network, example).SerializeToString()
     return content
 
 
@@ -129,7 +150,7 @@ def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
     """Return the network traced, converted and compiled by OpenVINO for the example's shape, as it stores it."""
     import openvino
 
-    model = openvino_model(channels_last(network), example)
+    model = openvino_model(network, example)
     compiled = openvino.Core().compile_model(model, "CPU", _openvino_options(plan))
     content: bytes = compiled.export_model().getvalue()
     return content
@@ -201,7 +222,7 @@ def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | N
 
 COMPILERS: Final = {
     "onnx": Compiler(onnx_bytes, open_onnx),
-    "openvino": Compiler(openvino_bytes, OpenVinoNetwork),
+    "openvino": Compiler(openvino_bytes, OpenVinoNetwork, (channels_last, compilable)),
 }
 """The compilers by the names of their runtimes."""
 
@@ -215,11 +236,11 @@ def _openvino_options(plan: Plan) -> dict[str, Any]:
 
 
 def _kind(compiler: str, network: nn.Module) -> str | None:
-    """Return the name that the cache has for this network; None where its code is not known, or where it has hooks."""
+    """Return the name that the cache has for this network; None where its code is not known, or not all of it."""
     for module in network.modules():
         if type(module).__module__.split(".")[0] not in KNOWN_SOURCES:
             return None
-        if module._forward_hooks or module._forward_pre_hooks:
+        if has_hooks(module) or "forward_features" in vars(module):
             return None
     return f"{compiler}-{weights_digest(network).hexdigest()[:16]}"
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fheat.data.planes import planes_at_once
 from fheat.data.preprocessing import PreparedScan
-from fheat.inference.sliding import SlidingWindow, planes_at_once
+from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Triple
 
 _FLOAT32_BYTES: Final = 4
@@ -113,7 +114,11 @@ def memory_bound(
     section = prod(lengths) // lengths[axis]
     larger = [max(lengths) for lengths in zip(scan.shape, scan.source_shape, strict=True)]
     plane = prod(larger) // larger[axis]
-    source_planes = ceil(planes_at_once(scan.shape, axis) * max(scan.steps[axis], 1.0)) + 2
+    stored_planes = max(scan.steps[axis], 1.0)  # for one of the network
+    at_once = max(
+        channels * (ceil(planes_at_once(scan.shape, axis, channels, scan.source_shape) * stored_planes) + 2)
+        for channels in (scan.channels, classes)
+    )
     return MemoryBound(
         program=program,
         scan=stored,
@@ -121,7 +126,7 @@ def memory_bound(
         mask=prod(scan.source_shape),
         statistics=_statistics_bytes(scan, stored),
         slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
-        planes=_PLANE_COPIES * max(scan.channels, classes) * plane * source_planes * _FLOAT32_BYTES,
+        planes=_PLANE_COPIES * at_once * plane * _FLOAT32_BYTES,
         windows=activations,
         maps=maps * prod(scan.source_shape) * _FLOAT32_BYTES,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,

@@ -5,11 +5,14 @@ from typing import Final, cast
 
 from torch import nn
 
-from fheat.networks.light_u import LightU
+from fheat.networks.fheat_seg import FHEATSeg
+from fheat.networks.light_unetr import LightUNETR
 from fheat.nn.convolutions import PatchTransposed3d
-from fheat.nn.layers import has_hooks, untouched
+from fheat.nn.layers import untouched
 
-LARGEST: Final = 1e18
+KNOWN: Final = (FHEATSeg, LightUNETR)
+"""Networks that are known to return what their last layer does, cropped."""
+LARGEST_WEIGHT: Final = 1e18
 """Largest weight of a last layer whose logits are not infinite, as what enters it comes from norms."""
 
 
@@ -19,20 +22,21 @@ def one_logit(network: nn.Module) -> nn.Module | None:
         softmax(l)_1 = sigmoid(l_1 - l_0),    softmax(l)_0 = 1 - softmax(l)_1
 
     The difference is in the weights of the last layer, the others are shared. None where the network has other than two
-    outputs, does not end in a layer that is known here, or has weights there with which both logits could be infinite
-    and their difference not.
+    outputs, is none of `KNOWN` or has a forward pass of its own, which may do anything with the logits, or where its
+    last layer has weights with which both logits could be infinite and their difference not.
     """
-    if not isinstance(network, LightU) or has_hooks(network) or not untouched(network.head, PatchTransposed3d):
+    own = not any(untouched(network, known) for known in KNOWN) or "forward_features" in vars(network)
+    if own or not untouched(head := cast(PatchTransposed3d, network.head), PatchTransposed3d):
         return None
-    if network.head.out_channels != 2 or any(value.abs().max() > LARGEST for value in network.head.parameters()):
+    if head.out_channels != 2 or any(value.abs().max() > LARGEST_WEIGHT for value in head.parameters()):
         return None
-    head = copy.copy(network.head)
-    head.out_channels = 1
-    weight, bias = network.head.weight.detach(), network.head.bias
-    head._parameters = {
+    difference = copy.copy(head)
+    difference.out_channels = 1
+    weight, bias = head.weight.detach(), head.bias
+    difference._parameters = {
         "weight": nn.Parameter(weight[:, 1:] - weight[:, :1]),
         "bias": None if bias is None else nn.Parameter(bias.detach().diff()),
     }
     one = copy.copy(network)
-    one._modules = {**network._modules, "head": head}
-    return cast(nn.Module, one)
+    one._modules = {**network._modules, "head": difference}
+    return one

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fheat.data.orientation import view_as
+from fheat.data.planes import planes_at_once
 from fheat.data.preprocessing import PreparedScan
 from fheat.data.resample import coordinates, interpolate
-from fheat.inference.sliding import planes_at_once
 from fheat.io.volume import Volume
 
-_VOXELS_AT_ONCE: Final = 2**22
+_COUNTED_AT_ONCE: Final = 2**22
+"""Number of voxels whose component numbers are counted at a time, which takes eight bytes each."""
 
 
 def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
@@ -80,7 +81,7 @@ class Restorer:
         measure: Measure | None = None,
     ) -> None:
         self._affine, self._view = volume.affine, view_as(volume.affine, scan.orientation)
-        self._shape, self._at_once = volume.data.shape[:3], planes_at_once(scan.shape, axis)
+        self._shape, self._grids = volume.data.shape[:3], (scan.shape, scan.source_shape)
         self._axis, self._regions, self._members = axis, regions, members
         self._wants_probabilities, self._measure = probabilities, measure
         self._labels = self._empty(np.dtype(np.uint8))
@@ -105,8 +106,8 @@ class Restorer:
 
         With members there are K channels for each of them behind those of the mean.
         """
-        along = self._axis + 1
-        for part in torch.split(planes, self._at_once, dim=along):
+        along, (shape, stored) = self._axis + 1, self._grids
+        for part in torch.split(planes, planes_at_once(shape, self._axis, len(planes), stored), dim=along):
             self._add(start, part)
             start += part.shape[along]
 
@@ -176,8 +177,8 @@ def _all_but_largest(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return np.zeros_like(inside)
     sizes = np.zeros(count + 1, dtype=np.int64)
     flat = components.ravel(order="K")
-    for start in range(0, flat.size, _VOXELS_AT_ONCE):  # counting needs eight bytes per voxel
-        sizes += np.bincount(flat[start : start + _VOXELS_AT_ONCE], minlength=count + 1)
+    for start in range(0, flat.size, _COUNTED_AT_ONCE):
+        sizes += np.bincount(flat[start : start + _COUNTED_AT_ONCE], minlength=count + 1)
     other: NDArray[np.bool_] = components != 1 + np.argmax(sizes[1:])
     other &= inside
     return other

@@ -344,7 +344,7 @@ class Predictor:
             def planes(start: int, stop: int) -> Tensor:
                 return scan.planes(axis, start, stop).to(self.device)
 
-            for part in sliding.stream(planes, scan.shape, scan.channels):
+            for part in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
         return restorer.prediction

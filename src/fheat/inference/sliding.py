@@ -5,17 +5,17 @@ deep; planes that no later window reaches are averaged, handed on and forgotten.
 cross-section of the volume, not its length, and the order of summation depends neither on the batch nor on the slab.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, islice
-from math import prod
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
+from fheat.data.planes import planes_at_once
 from fheat.inference.windows import Triple, Weights, Windows, window_weights
 from fheat.system.progress import Progress
 from fheat.system.threads import one_thread
@@ -24,19 +24,9 @@ Planes = Callable[[int, int], Tensor]
 """A function that returns planes `start` to `stop` of an image along the streamed axis, (C, X, Y, Z), that axis cut."""
 Activation = Literal["softmax", "sigmoid", "difference", "none"]
 _AXES = (2, 3, 4)
-_VOXELS_AT_ONCE: Final = 2**19
 _FILLING: Final = 2.0**-20
 """Factor to the weight of windows that hardly count where there is another; a power of two, which rounds nothing."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
-
-
-def planes_at_once(shape: Sequence[int], axis: int) -> int:
-    """Return how many planes of a volume are read or handed on together: 8, and more where they are small.
-
-    >>> planes_at_once((192, 142, 88), 0), planes_at_once((512, 512, 300), 2)
-    (41, 8)
-    """
-    return max(_VOXELS_AT_ONCE * shape[axis] // max(prod(shape), 1), 8)
 
 
 @dataclass(frozen=True)
@@ -81,6 +71,8 @@ class SlidingWindow:
             raise ValueError(f"batch={self.batch} is not a number of windows: use 1 or more")
         if self.slab is not None and self.slab < 0:
             raise ValueError(f"slab={self.slab} is negative: use 0 or more planes")
+        if self.activation == "difference" and (self.members or self.groups > 1):
+            raise ValueError("activation='difference' has one channel: use softmax with members or groups")
 
     def __call__(self, image: Tensor) -> Tensor:
         """Map an image in memory, (C, X, Y, Z), to averages, (K, X, Y, Z)."""
@@ -113,18 +105,21 @@ class SlidingWindow:
         return self.windows.count(shape)
 
     @torch.no_grad()
-    def stream(self, planes: Planes, shape: Triple, channels: int) -> Iterator[tuple[int, Tensor]]:
+    def stream(
+        self, planes: Planes, shape: Triple, channels: int, stored: Triple | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
         """Yield (first plane, averages of the next planes) until the volume is covered; each plane comes once.
 
-        The averages are (K, X, Y, Z) with the streamed axis cut. They may be a view of the buffer: use them before the
-        next step.
+        Where `planes` come from another grid, its shape, `stored`, tells how many of them are asked for at a time. The
+        averages are (K, X, Y, Z) with the streamed axis cut. They may be a view of the buffer: use them before the next
+        step.
         """
         size, axis = self.windows.size, self.axis(shape)
         padded = _triple([max(length, window) for length, window in zip(shape, size, strict=True)])
         before = [(long - short) // 2 for long, short in zip(padded, shape, strict=True)]
         inner = [slice(None), *(slice(lead, lead + length) for lead, length in zip(before, shape, strict=True))]
         slab = _Slab(axis, list(padded), self.depth(shape))
-        total, at_once = self.windows.count(padded), planes_at_once(shape, axis)
+        total, at_once = self.windows.count(padded), planes_at_once(shape, axis, channels, stored)
         lead, end = before[axis], before[axis] + shape[axis]
 
         def finished(stop: int) -> Iterator[tuple[int, Tensor]]:
@@ -205,6 +200,8 @@ class SlidingWindow:
         if len(y) != count or tuple(y.shape[2:]) != self.windows.size:
             size = self.windows.size
             raise ValueError(f"the network maps {count} windows of {size} to {tuple(y.shape)}: expected the same grid")
+        if self.activation == "difference" and y.shape[1] != 1:
+            raise ValueError(f"activation='difference' takes one channel, not the {y.shape[1]} of this network")
         y = y.float()
         if self.activation == "none":
             return y

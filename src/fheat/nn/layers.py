@@ -316,7 +316,7 @@ def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether something wants to know when a module is called, so that it must be."""
-    return bool(
+    """Return whether a module must be called: something wants to know of it, or its `forward` is not its type's."""
+    return "forward" in vars(module) or bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -50,5 +50,5 @@ def _run(predictor: Predictor, scan: PreparedScan) -> None:
     def planes(start: int, stop: int) -> Tensor:
         return scan.planes(axis, start, stop).to(predictor.device)
 
-    for _ in sliding.stream(planes, scan.shape, scan.channels):
+    for _ in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
         pass

@@ -75,7 +75,7 @@ def attention_map(predictor: Predictor, scan: PreparedScan, upsampling: Upsampli
     def planes(start: int, stop: int) -> Tensor:
         return scan.planes(axis, start, stop).to(predictor.device)
 
-    parts = [part.cpu().clone() for _, part in sliding.stream(planes, shape, scan.channels)]
+    parts = [part.cpu().clone() for _, part in sliding.stream(planes, shape, scan.channels, scan.source_shape)]
     return torch.cat(parts, dim=axis + 1)[0]
 
 
