@@ -241,12 +241,11 @@ def add_rows(partial: Tensor, at: int | None = None, few: int = 0) -> Tensor:
     return out
 
 
-def has_room(x: Tensor, shared: int) -> bool:
-    """Return whether a program on the device of `x` can have so many bytes of shared memory."""
+def shared_memory(x: Tensor) -> int:
+    """Return how many bytes of shared memory a program on the device of `x` can have; the interpreter has no limit."""
     if not x.is_cuda:
-        return True
-    properties = torch.cuda.get_device_properties(x.device)
-    return bool(properties.shared_memory_per_block_optin >= shared)  # type: ignore[attr-defined]
+        return 2**31
+    return int(torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 def operand_type(x: Tensor) -> str:
