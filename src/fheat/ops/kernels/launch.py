@@ -18,7 +18,7 @@ _MOST_IN_RUNS = 2**22
 """Largest number of elements that are convolved in runs: its tensors fit the cache, larger ones are swept through."""
 _LENGTHS = 5, 4, 3, 2, 1
 """Numbers of voxels of a run, the longest first."""
-_SWEPT = 8, 5, 4, 3
+_SWEPT = 8, 5, 4, 3, 2
 """Numbers of voxels of a run that a thread sweeps through, the longest first."""
 _HIGH = 8
 """Number of lines of a program whose threads sweep: four warps with two channels for each thread."""
@@ -188,7 +188,7 @@ class Sweep(NamedTuple):
 @lru_cache
 def sweep_in_runs(samples: int, sizes: tuple[int, int, int], channels: int, *, sums: bool) -> Sweep | None:
     """Return how each thread sweeps through (samples, X, Y, Z, channels) by itself, or None where channels are odd, no
-    length of a run divides Z, or too few programs would have work.
+    length of a run divides Z, or too few programs would have work. `convolve` then reads each voxel 27 times.
 
     There are few pieces along X, because each reads two planes more than it has, but enough for three rounds of
     programs. Registers are limited to those with which three programs, or four, share a multiprocessor.
