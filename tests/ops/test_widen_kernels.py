@@ -13,7 +13,7 @@ from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn import fused_body
 from fheat.ops import kernels
 from fheat.ops.kernels import launch, widen_tiles
-from fheat.ops.kernels.widen_tiles import Widths, backward_bytes, backward_tile
+from fheat.ops.kernels.widen_tiles import Widths, backward_bytes, first_that_fits
 from tests.ops.compare import error, shaken
 
 pytest.importorskip("triton")
@@ -95,19 +95,16 @@ def test_the_stages_of_tiles_that_fit_a_gpu(shared, dot, down, block):
     """Of the widest blocks of FHEAT-Seg-L; tests/ops/test_compile.py compares the bytes with the compiler's."""
     for widths, stages in ((Widths(60, 120, 96), down), (Widths(60, 120, 60), block)):
         expected = stages and {"BLOCK": 32, "num_stages": stages, "num_warps": 8}
-        assert backward_tile(widths, dot, shared, trial=False) == expected
+        assert first_that_fits(widths, dot, shared, trial=False) == expected
 
 
 @pytest.mark.parametrize("stages", [None, 1, 2])
 def test_a_device_with_little_shared_memory(stages, calls, monkeypatch):
     """Without a tile that fits the gradients run plain, and so does all before them; a result alone needs less."""
-    from fheat.ops.kernels import widen  # needs Triton
-
     widths = Widths(5, 10, 5)
     needed = {2: backward_bytes(widths, "ieee", {"BLOCK": 32, "num_stages": 2})}
     needed[1] = backward_bytes(widths, "ieee", {"BLOCK": 32, "num_stages": 1})
-    for module in (widen, widen_tiles):
-        monkeypatch.setattr(module, "shared_memory", lambda x: needed[stages] if stages else needed[1] - 1)
+    monkeypatch.setattr(widen_tiles, "shared_memory", lambda x: needed[stages] if stages else needed[1] - 1)
     block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 3, 4, 5)
     expected, found = results(copy.deepcopy(block).double(), x.double(), "never"), results(block, x, "always")
     assert bool(calls) == bool(stages)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels.device import channel_norm, widen
-from fheat.ops.kernels.launch import Tiling, add_rows, channel_tiling, operand_type, partials, shared_memory
+from fheat.ops.kernels.launch import Tiling, add_rows, channel_tiling, operand_type, partials
 from fheat.ops.kernels.widen_tiles import Tile, Widths, backward_tile, forward_tile
 
 
@@ -69,7 +68,7 @@ class _Widen(torch.autograd.Function):
             out[:, 0], out[:, :, 0], out[:, :, :, 0] = skip[:, 0], skip[:, :, 0], skip[:, :, :, 0]
         ctx.save_for_backward(y, moments, *weights)
         ctx.plan, ctx.eps, ctx.dot, ctx.grid = plan, eps, dot, _grid(y, skip)
-        ctx.tile_back = _tile_back(y, w, dot)
+        ctx.tile_back = backward_tile(y, w.widths, dot)
         return out
 
     @staticmethod
@@ -96,13 +95,6 @@ class _Widen(torch.autograd.Function):
         if ctx.grid["FX"]:
             return y_gradient, gradient[:, 1::2, 1::2, 1::2], gradient, None, None, *gradients
         return y_gradient, gradient, None, None, None, *gradients
-
-
-def _tile_back(y: Tensor, w: WidenWeights, dot: str) -> Tile | None:
-    """Return what a launch of `widen_backward` needs to know of its tiles, or None where none fits the device."""
-    trial = kernels.on_trial()
-    tile = backward_tile(w.widths, dot, shared_memory(y), trial=trial)
-    return tile and tile | {"ROOM": trial and w.widths.ones_in_padding}
 
 
 def _tiled(plan: Tiling, w: WidenWeights, tile: Tile) -> dict[str, int]:

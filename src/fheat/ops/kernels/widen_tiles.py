@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fheat.ops import kernels
 from fheat.ops.kernels.launch import TYPES, operand_type, padded, shared_memory
 
 _REGISTERS_OF_THREE = 168
@@ -42,9 +43,9 @@ class Widths(NamedTuple):
 
 def fit_device(x: Tensor, widths: Widths) -> bool:
     """Return whether the kernels fit the device of `x`, of which gradients need the larger one."""
-    dot, shared = operand_type(x), shared_memory(x)
-    backward = not torch.is_grad_enabled() or backward_tile(widths, dot, shared, trial=False) is not None
-    return forward_bytes(widths, dot) <= shared and backward
+    dot = operand_type(x)
+    backward = not torch.is_grad_enabled() or backward_tile(x, widths, dot) is not None
+    return forward_bytes(widths, dot) <= shared_memory(x) and backward
 
 
 def forward_bytes(widths: Widths, dot: str) -> int:
@@ -66,8 +67,15 @@ def forward_tile(widths: Widths) -> Tile:
     return {"maxnreg": _REGISTERS_OF_THREE} if widths.out <= 64 else {}
 
 
-def backward_tile(widths: Widths, dot: str, shared: int, *, trial: bool) -> Tile | None:
-    """Return the first tile of `widen_backward` that fits `shared` bytes, or None."""
+def backward_tile(x: Tensor, widths: Widths, dot: str) -> Tile | None:
+    """Return the tile of `widen_backward` on the device of `x`, or None where none fits."""
+    trial = kernels.on_trial()
+    tile = first_that_fits(widths, dot, shared_memory(x), trial=trial)
+    return tile and tile | {"ROOM": trial and widths.ones_in_padding}
+
+
+def first_that_fits(widths: Widths, dot: str, shared: int, *, trial: bool) -> Tile | None:
+    """Return the first tile of `widen_backward` that takes at most `shared` bytes, or None."""
     return next((tile for tile in _tiles(widths, dot, trial) if backward_bytes(widths, dot, tile) <= shared), None)
 
 
