@@ -1,9 +1,6 @@
 """Fused kernels in Triton's interpreter, small shapes, outputs poisoned: against float64 and their plain twins."""
 
 import runpy
-import subprocess
-import sys
-from pathlib import Path
 
 import cc3d
 import numpy as np
@@ -251,89 +248,3 @@ def test_a_gate_for_another_grid_is_refused_by_kernels_too():
     stage = FHEATStage(8, 1, FractionalHeat(size=8))
     with kernels.use("always"), pytest.raises(ValueError, match="size="):
         stage(torch.randn(1, 8, 4, 4, 4))
-
-
-COMPILE = """
-import sys
-import triton
-from importlib import import_module
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-FLAGS = {"ADD": True, "BIAS": True, "FLIP": True, "FINE": True, "FLAG": True, "KEEP": True}
-BYTES = ("flag", "target", "region", "label", "accepted", "inside", "foreground", "stored", "stored_labels")
-BYTES += ("pseudo",)
-SCALARS = ("eps", "momentum", "clip", "consistency", "mix")
-LONG = ("tracked", "iteration", "walks", "labels", "choice")
-NUMBERS = FLAGS | {"SPLITS": 8, "GROUPS": 8, "HOPS": 16, "C": 24, "CP": 32, "DOT": "bf16"}
-NUMBERS |= {"N": 12, "NP": 16, "INNER": 480, "S": 2}
-NUMBERS |= {"MASKED": True, "LAST": False, "K": 3, "KP": 4, "R": 2, "RP": 2, "SIDE": 16, "ROWS": 64, "SHARE": 2}
-NUMBERS |= {"GELU": True, "LINES": 3, "RUN": 5, "CHUNK": 8, "TILES": 4, "NORM": True, "GP": 8}
-OWN = {  # constants of the kernels of one file
-    "crops": {"X": 112, "Y": 112, "Z": 80, "C": 2, "CODED": True},
-    "views": {"X": 112, "Y": 112, "Z": 80, "GX": 7, "GY": 7, "GZ": 5, "BX": 74, "BY": 74, "BZ": 53}
-    | {"SX": 19, "SY": 19, "SZ": 13, "LARGEST": 0.1, "PROBABILITY": 0.5, "DROPPED": 0.5, "LABELLED": False, "C": 1},
-    "cse": {"SHARP": 1e-10, "SMOOTH": 1e-5, "PSEUDO": 0.5},
-    "adamw": {"DECAY": 1e-4, "FIRST": 0.9, "SECOND": 0.999, "FIRST_LOG": -0.1, "SECOND_LOG": -1e-3, "EPSILON": 1e-8},
-    "attention": {"H": 2, "D": 8, "DP": 16, "TP": 256, "BLOCK": 16},
-    "batch_norm": {"WIDTH": 4},
-    "excite": {"R": 3, "RP": 4, "ROWS": 8, "SIDE": 2},
-    "gated": {"H": 48, "WIDTH": 32},
-    "grouped": {"SIDE": 5, "BLOCK": 16},
-    "largest_component": {"BLOCK": 1024},
-    "pointwise": {"N": 2},
-    "spread": {"SIDE": 4, "BLOCK": 512},
-    "sweep_runs": {"HIGH": 8, "BLOCK": 32},
-    "tokens": {"T": 32, "TP": 32, "QP": 128, "H": 16, "HP": 16, "BLOCK": 32},
-    "wide": {"C": 150, "CP": 256, "P": 152, "BLOCK": 16},
-    "widen": {"H": 48, "HP": 64, "ROOM": True, "FX": 111, "FY": 111, "FZ": 79},
-}
-PARTS = ("tile_at", "tile_of", "runs_at", "behind_at", "read_spread")  # functions within kernels
-WHOLE = "voxels span X Y Z width at columns rows run FX FY FZ T items few samples total labelled crops".split()
-WHOLE += ["white_crop", "white_channel"]
-done = 0
-NAMES = "norm batch_norm channel_norm mixer gated widen fheat attention tokens transform tiles largest_component losses"
-NAMES += " depthwise sweep_runs strided grouped conv excite spread gelu_norm crops views two_classes cse adamw"
-NAMES += " boxes pointwise wide"
-for name in NAMES.split():
-    module = import_module("fheat.ops.kernels.device." + name)
-    numbers = NUMBERS | {"BLOCK": 64} | OWN.get(name, {})
-    for kernel in vars(module).values():
-        here = isinstance(kernel, triton.runtime.JITFunction) and kernel.fn.__module__ == module.__name__
-        if not here or "BLOCK" not in kernel.arg_names or kernel.fn.__name__ in PARTS:
-            continue
-        pointer = "*i32" if name == "largest_component" else "*fp32"
-        for ones in (False, True):  # Triton builds a whole number that is 1 in as a constant; small tiles show that too
-            fixed = numbers | (dict.fromkeys(WHOLE, 1) | {"BLOCK": numbers["BLOCK"] // 4} if ones else {})
-            kinds = {"mask": "*u8"} | dict.fromkeys(BYTES, "*u8") | dict.fromkeys(SCALARS, "fp32")
-            kinds |= {"owner": "*i32"} | dict.fromkeys(LONG, "*i64")
-            kinds |= dict.fromkeys(("z", "z_gradient", "volume"), "*bf16") if name in ("excite", "spread") else {}
-            kinds |= dict.fromkeys(WHOLE, "i32") | dict.fromkeys(fixed, "constexpr")
-            signature = {argument: kinds.get(argument, pointer) for argument in kernel.arg_names}
-            constants = {(i,): fixed[argument] for i, argument in enumerate(kernel.arg_names) if argument in fixed}
-            source = ASTSource(kernel, signature, constants)
-            built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
-            assert built.metadata.shared < 100_000, (name, kernel.fn.__name__, built.metadata.shared)
-        done += 1
-print(done)
-"""
-
-
-@pytest.mark.slow
-def test_every_kernel_compiles_for_a_gpu(tmp_path, pytestconfig):
-    """The interpreter accepts what the compiler refuses; the compiler needs no GPU.
-
-    Triton keeps what it has compiled, by source, options and version, so that only a changed kernel takes time.
-    """
-    cache = getattr(pytestconfig, "cache", None)
-    kept = tmp_path if cache is None else cache.mkdir("triton")
-    environment = {"TRITON_CACHE_DIR": str(kept), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    source = Path(kernels.__file__).parents[3]
-    ran = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        capture_output=True,
-        text=True,
-        env=environment | {"PYTHONPATH": str(source)},
-        check=False,
-    )
-    assert ran.stdout.strip() == "81", ran.stderr[-2000:]

@@ -15,7 +15,7 @@ if torch.cuda.is_available():
 
 CASES = [(1, 3, (1, 1, 1)), (2, 35, (3, 3, 9)), (1, 9, (18, 1, 2)), (1, 3, (2, 6, 10))]
 IN_RUNS = [(1, 4, (1, 1, 1)), (2, 12, (3, 2, 7)), (1, 60, (2, 3, 6)), (2, 24, (3, 4, 10)), (1, 8, (18, 1, 4))]
-BY_THREAD = [(1, 34, (5, 9, 8)), (2, 6, (7, 3, 16)), (1, 2, (9, 1, 15)), (1, 64, (1, 8, 5))]
+BY_THREAD = [(1, 34, (5, 9, 8)), (2, 6, (7, 3, 16)), (1, 2, (9, 1, 15)), (1, 64, (1, 8, 5)), (1, 34, (4, 3, 14))]
 
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -68,7 +68,15 @@ def test_the_convolution_with_a_residual():
 @pytest.mark.parametrize("samples", [2, 6])
 @pytest.mark.parametrize(
     ("channels", "sizes"),
-    [(32, (112, 112, 80)), (60, (56, 56, 40)), (96, (28, 28, 20)), (150, (14, 14, 10)), (24, (33, 27, 18))],
+    [
+        (32, (112, 112, 80)),
+        (60, (56, 56, 40)),
+        (96, (28, 28, 20)),
+        (150, (14, 14, 10)),
+        (24, (33, 27, 18)),
+        (96, (28, 28, 22)),
+        (32, (98, 98, 98)),
+    ],
 )
 def test_programs_cover_the_grid(channels, sizes, samples, sums):
     plan = launch.sweep_in_runs(samples, sizes, channels, sums=sums)

@@ -12,7 +12,8 @@ from torch import nn
 from fheat.networks.large_u import ConvBlock, ConvDown, ConvUp
 from fheat.nn import fused_body
 from fheat.ops import kernels
-from fheat.ops.kernels import launch
+from fheat.ops.kernels import launch, widen_tiles
+from fheat.ops.kernels.widen_tiles import Widths, backward_bytes, first_that_fits
 from tests.ops.compare import error, shaken
 
 pytest.importorskip("triton")
@@ -78,6 +79,41 @@ def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
             assert error(one, other) < 1e-5, name
 
 
+@pytest.mark.parametrize(
+    ("shared", "dot", "down", "block"),
+    [
+        (101_376, "bf16", 1, 2),
+        (101_376, "ieee", None, None),
+        (166_912, "bf16", 2, 2),
+        (166_912, "ieee", None, 2),
+        (232_448, "bf16", 2, 2),
+        (232_448, "ieee", 2, 2),
+    ],
+    ids=["sm_89", "sm_89 float32", "sm_80", "sm_80 float32", "sm_90", "sm_90 float32"],
+)
+def test_the_stages_of_tiles_that_fit_a_gpu(shared, dot, down, block):
+    """Of the widest blocks of FHEAT-Seg-L; tests/ops/test_compile.py compares the bytes with the compiler's."""
+    for widths, stages in ((Widths(60, 120, 96), down), (Widths(60, 120, 60), block)):
+        expected = stages and {"BLOCK": 32, "num_stages": stages, "num_warps": 8}
+        assert first_that_fits(widths, dot, shared, trial=False) == expected
+
+
+@pytest.mark.parametrize("stages", [None, 1, 2])
+def test_a_device_with_little_shared_memory(stages, calls, monkeypatch):
+    """Without a tile that fits the gradients run plain, and so does all before them; a result alone needs less."""
+    widths = Widths(5, 10, 5)
+    needed = {2: backward_bytes(widths, "ieee", {"BLOCK": 32, "num_stages": 2})}
+    needed[1] = backward_bytes(widths, "ieee", {"BLOCK": 32, "num_stages": 1})
+    monkeypatch.setattr(widen_tiles, "shared_memory", lambda x: needed[stages] if stages else needed[1] - 1)
+    block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 3, 4, 5)
+    expected, found = results(copy.deepcopy(block).double(), x.double(), "never"), results(block, x, "always")
+    assert bool(calls) == bool(stages)
+    for one, other in zip(found[:2], expected, strict=False):
+        assert error(one, other) < 1e-5
+    with torch.no_grad(), kernels.use("always"):
+        assert fused_body.fusable(block.body, x)
+
+
 @pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize("build", [CASES[0], *CASES[2:]], ids=["block", *IDS[2:]])
 def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
@@ -93,6 +129,21 @@ def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
     skipped = ["out", "x", *(name for name, _ in block.named_parameters())].index("body.0.bias")
     for index, (one, other) in enumerate(zip(found, exact, strict=True)):
         assert index == skipped or error(one, other) < 2e-3
+
+
+def test_what_runs_back_was_chosen_on_the_way_there(monkeypatch):
+    """Whoever calls `backward` may be outside the block in which the kernels were chosen."""
+    block, x = shaken(ConvBlock(5)), torch.randn(1, 5, 3, 4, 5)
+    with kernels.use("always", trial=True):
+        out = block(x)
+
+    def refuse(*_):
+        raise AssertionError("asked on the way back")
+
+    monkeypatch.setattr(kernels, "on_trial", refuse)
+    monkeypatch.setattr(kernels, "usable", refuse)
+    out.sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in block.parameters())
 
 
 @pytest.mark.usefixtures("_kernels")

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, Pointwise3d, pointwise
 from fheat.nn.layers import EachChannelNorm, untouched
 from fheat.ops import kernels
+from fheat.ops.kernels.widen_tiles import Widths, fit_device
 
 if TYPE_CHECKING:
     from fheat.ops.kernels.widen import WidenWeights
@@ -36,14 +37,15 @@ def fusable(body: nn.Module, x: Tensor) -> bool:
     if len(behind) != len(_BEHIND) or not all(map(untouched, behind, _BEHIND)):
         return False
     norm, widen, gelu, narrow = (cast(Any, part) for part in behind)
-    widths = norm.num_channels, widen.out_channels, narrow.out_channels
+    widths = Widths(norm.num_channels, widen.out_channels, narrow.out_channels)
     voxels = len(x) * x.shape[2:].numel() * (8 if isinstance(parts[0], nn.ConvTranspose3d) else 1)
     return (
         all(width <= most for width, most in zip(widths, _WIDEST, strict=True))
         and gelu.approximate == "none"
         and widen.stride == narrow.stride == (1, 1, 1)
         and all(part.bias is not None for part in (norm, widen, narrow))
-        and voxels * max(widths[0], widths[2]) < 2**31
+        and voxels * max(widths.channels, widths.out) < 2**31
+        and fit_device(x, widths)
     )
 
 

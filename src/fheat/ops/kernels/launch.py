@@ -18,7 +18,7 @@ _MOST_IN_RUNS = 2**22
 """Largest number of elements that are convolved in runs: its tensors fit the cache, larger ones are swept through."""
 _LENGTHS = 5, 4, 3, 2, 1
 """Numbers of voxels of a run, the longest first."""
-_SWEPT = 8, 5, 4, 3
+_SWEPT = 8, 5, 4, 3, 2
 """Numbers of voxels of a run that a thread sweeps through, the longest first."""
 _HIGH = 8
 """Number of lines of a program whose threads sweep: four warps with two channels for each thread."""
@@ -188,7 +188,7 @@ class Sweep(NamedTuple):
 @lru_cache
 def sweep_in_runs(samples: int, sizes: tuple[int, int, int], channels: int, *, sums: bool) -> Sweep | None:
     """Return how each thread sweeps through (samples, X, Y, Z, channels) by itself, or None where channels are odd, no
-    length of a run divides Z, or too few programs would have work.
+    length of a run divides Z, or too few programs would have work. `convolve` then reads each voxel 27 times.
 
     There are few pieces along X, because each reads two planes more than it has, but enough for three rounds of
     programs. Registers are limited to those with which three programs, or four, share a multiprocessor.
@@ -241,12 +241,11 @@ def add_rows(partial: Tensor, at: int | None = None, few: int = 0) -> Tensor:
     return out
 
 
-def has_room(x: Tensor, shared: int) -> bool:
-    """Return whether a program on the device of `x` can have so many bytes of shared memory."""
+def shared_memory(x: Tensor) -> int:
+    """Return how many bytes of shared memory a program on the device of `x` can have; the interpreter has no limit."""
     if not x.is_cuda:
-        return True
-    properties = torch.cuda.get_device_properties(x.device)
-    return bool(properties.shared_memory_per_block_optin >= shared)  # type: ignore[attr-defined]
+        return 2**31
+    return int(torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 def operand_type(x: Tensor) -> str:

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fheat.ops import kernels
 from fheat.ops.kernels.device import channel_norm, widen
-from fheat.ops.kernels.launch import Tiling, add_rows, channel_tiling, has_room, operand_type, padded, partials
-
-_MUCH = 150_000
-"""Bytes of shared memory of the largest tiles."""
-_FOR_THREE = 168
-"""Most registers of a thread with which three programs of four warps share a multiprocessor."""
+from fheat.ops.kernels.launch import Tiling, add_rows, channel_tiling, operand_type, partials
+from fheat.ops.kernels.widen_tiles import Tile, Widths, backward_tile, forward_tile
 
 
 class WidenWeights(NamedTuple):
@@ -29,6 +24,11 @@ class WidenWeights(NamedTuple):
     first_bias: Tensor
     second: Tensor
     second_bias: Tensor
+
+    @property
+    def widths(self) -> Widths:
+        """Numbers of channels before, between and behind the products."""
+        return Widths(len(self.norm), len(self.first), len(self.second))
 
 
 def widened(y: Tensor, residual: Tensor, weights: WidenWeights, eps: float = 1e-5) -> Tensor:
@@ -62,12 +62,13 @@ class _Widen(torch.autograd.Function):
         )
         widen.widen_forward[plan.grid](
             y, moments, *w, residual, out if skip is None else skip, out, plan.voxels, plan.span, eps,
-            **plan.shape | _widths(w) | _tiles(plan, w) | _grid(y, skip), SPLITS=plan.splits, DOT=dot,
+            **_tiled(plan, w, forward_tile(w.widths)) | _grid(y, skip), DOT=dot,
         )  # fmt: skip
         if skip is not None:
             out[:, 0], out[:, :, 0], out[:, :, :, 0] = skip[:, 0], skip[:, :, 0], skip[:, :, :, 0]
         ctx.save_for_backward(y, moments, *weights)
         ctx.plan, ctx.eps, ctx.dot, ctx.grid = plan, eps, dot, _grid(y, skip)
+        ctx.tile_back = backward_tile(y, w.widths, dot)
         return out
 
     @staticmethod
@@ -80,7 +81,7 @@ class _Widen(torch.autograd.Function):
         partial, y_gradient, gradient = partials(plan, width, y), torch.empty_like(y), gradient.contiguous()
         widen.widen_backward[plan.grid](
             gradient, y, moments, *w[:5], y_gradient, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape | _widths(w) | _tiles_back(plan, w, y, ctx.dot) | ctx.grid, SPLITS=plan.splits, DOT=ctx.dot,
+            **_tiled(plan, w, ctx.tile_back) | ctx.grid, DOT=ctx.dot,
         )  # fmt: skip
         channel_norm.channel_norm_gradient[plan.grid](
             y_gradient, y, moments, w.norm, partial, width, width - 2 * plan.channels, y_gradient, plan.voxels,
@@ -96,41 +97,12 @@ class _Widen(torch.autograd.Function):
         return y_gradient, gradient, None, None, None, *gradients
 
 
-def _tiles(plan: Tiling, w: WidenWeights) -> dict[str, int]:
-    """Return tiles of `widen_forward`. Registers are limited to those with which three programs share a multiprocessor;
-    more output channels would not fit them."""
-    few = {"maxnreg": _FOR_THREE} if len(w.second) <= 64 else {}
-    return {"TILES": plan.span // plan.block} | few
-
-
-def _tiles_back(plan: Tiling, w: WidenWeights, y: Tensor, dot: str) -> dict[str, int]:
-    """Return tiles of `widen_backward`; the next one is read while one is worked on.
-
-    A tile takes about as long with 32 voxels as with many: its steps wait for each other. On trial are those with as
-    many voxels as products of one group of four warps, or of two, have rows; operands in float32 would not fit.
-    """
-    room = kernels.on_trial() and plan.channels < plan.padded and len(w.first) < padded(len(w.first))
-    if kernels.on_trial() and dot != "ieee" and has_room(y, _MUCH):
-        return _large_tiles_back(plan, w) | {"ROOM": room}
-    tile = {"BLOCK": 32, "TILES": plan.span // 32, "num_stages": 2, "ROOM": room}
-    if plan.padded > 32:
-        return tile | {"num_warps": 8}
-    return tile | ({"maxnreg": _FOR_THREE} if len(w.second) <= 32 else {})
-
-
-def _large_tiles_back(plan: Tiling, w: WidenWeights) -> dict[str, int]:
-    if plan.padded > 32:
-        stages = 2 if len(w.second) <= 32 else 1
-        return {"BLOCK": 128, "TILES": plan.span // 128, "num_stages": stages, "num_warps": 8}
-    tile = {"BLOCK": 64, "TILES": plan.span // 64, "num_stages": 2}
-    return tile | ({"maxnreg": _FOR_THREE} if len(w.second) <= 32 else {})
+def _tiled(plan: Tiling, w: WidenWeights, tile: Tile) -> dict[str, int]:
+    """Return the constants and options of a launch."""
+    constants = plan.shape | w.widths.shape | tile
+    return constants | {"TILES": plan.span // constants["BLOCK"], "SPLITS": plan.splits}
 
 
 def _grid(y: Tensor, skip: Tensor | None) -> dict[str, int]:
     """Return the grid of y as constants where a result is added to `skip`, zeros elsewhere."""
     return dict(zip(("FX", "FY", "FZ"), (0, 0, 0) if skip is None else y.shape[1:4], strict=True))
-
-
-def _widths(w: WidenWeights) -> dict[str, int]:
-    hidden, out = len(w.first), len(w.second)
-    return {"H": hidden, "HP": padded(hidden), "N": out, "NP": padded(out)}
