@@ -68,6 +68,7 @@ class _Widen(torch.autograd.Function):
             out[:, 0], out[:, :, 0], out[:, :, :, 0] = skip[:, 0], skip[:, :, 0], skip[:, :, :, 0]
         ctx.save_for_backward(y, moments, *weights)
         ctx.plan, ctx.eps, ctx.dot, ctx.grid = plan, eps, dot, _grid(y, skip)
+        ctx.tiles = _tiles_back(plan, w, y, dot)  # the way back may run in a thread that knows no trial
         return out
 
     @staticmethod
@@ -80,7 +81,7 @@ class _Widen(torch.autograd.Function):
         partial, y_gradient, gradient = partials(plan, width, y), torch.empty_like(y), gradient.contiguous()
         widen.widen_backward[plan.grid](
             gradient, y, moments, *w[:5], y_gradient, partial, width, plan.voxels, plan.span, eps,
-            **plan.shape | _widths(w) | _tiles_back(plan, w, y, ctx.dot) | ctx.grid, SPLITS=plan.splits, DOT=ctx.dot,
+            **plan.shape | _widths(w) | ctx.tiles | ctx.grid, SPLITS=plan.splits, DOT=ctx.dot,
         )  # fmt: skip
         channel_norm.channel_norm_gradient[plan.grid](
             y_gradient, y, moments, w.norm, partial, width, width - 2 * plan.channels, y_gradient, plan.voxels,
