@@ -216,7 +216,7 @@ def test_nothing_of_the_caller_changes(training):
     assert [len(module._forward_hooks) for module in model.modules()] == hooks
     assert batch[0].grad is None
     assert not model.plain.retired
-    assert kernels._mode[-1] == "auto"
+    assert kernels._mode.get() == "auto"
 
 
 def test_passes_over_a_batch_draw_the_same_numbers_and_batches_their_own():

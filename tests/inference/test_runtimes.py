@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fheat.inference.windows import Windows
 from fheat.io import Volume
 from fheat.nn.fheat import FHEAT
 from fheat.nn.layers import one_group
+from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.ops.rational import Rational
 
@@ -227,6 +229,42 @@ def test_half_precision_where_it_keeps_the_classes(apart, keeps):
     assert Replay(model)._keeps_classes(x, model(x)) is keeps
     x = 10 + torch.rand(1, 1, 16, 16, 16)
     assert Replay(model, regions=True)._keeps_classes(x, model(x)) is True
+
+
+class SeesKernels(nn.Module):
+    """Remembers whether kernels would run, and waits where it is told to."""
+
+    def __init__(self, inside=None, go=None):
+        super().__init__()
+        self.inside, self.go, self.seen = inside, go, []
+
+    def forward(self, x):
+        self.seen.append(kernels.usable(x))
+        if self.inside is not None:
+            self.inside.set()
+            self.go.wait()
+        return torch.cat([x, x], dim=1)
+
+
+@torch.no_grad()
+def test_windows_are_judged_without_kernels_and_other_threads_keep_theirs():
+    inside, go = threading.Event(), threading.Event()
+    network, x = SeesKernels(inside, go), torch.randn(1, 1, 4, 4, 4)
+
+    def judge():
+        with kernels.use("always"):
+            Replay(network)._plain(x)
+            network.seen.append(kernels.usable(x))
+
+    thread = threading.Thread(target=judge)
+    with kernels.use("always"):
+        thread.start()
+        inside.wait()
+        here = kernels.usable(x)
+        go.set()
+        thread.join()
+    assert here
+    assert network.seen == [False, True]
 
 
 @torch.no_grad()

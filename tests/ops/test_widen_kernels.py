@@ -157,6 +157,21 @@ def test_moments_survive_a_mean_far_from_zero():
     assert error(found, expected) < 1e-3  # float32 keeps the input itself to 6e-5 of its deviation
 
 
+def test_the_way_back_does_not_ask_what_is_on_trial(monkeypatch):
+    """On a GPU it runs in a thread of its own, for which no block of `kernels.use` holds."""
+    block, x = shaken(ConvBlock(5)), torch.randn(1, 5, 3, 4, 5)
+    with kernels.use("always", trial=True):
+        out = block(x)
+
+    def asked(*given):
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(kernels, "on_trial", asked)
+    monkeypatch.setattr(kernels, "usable", asked)
+    out.sum().backward()
+    assert all(parameter.grad is not None for parameter in block.parameters())
+
+
 @pytest.mark.usefixtures("_kernels")
 def test_results_repeat_bit_by_bit():
     block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 5, 4, 5)

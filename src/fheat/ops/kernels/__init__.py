@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
@@ -24,8 +25,8 @@ _WORDS = ("auto", "never", "trial")
 _asked = os.environ.get("FHEAT_KERNELS", "auto")
 if _asked not in _WORDS:
     raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use one of {', '.join(_WORDS)}")
-_mode: list[Mode] = ["never" if _asked == "never" else "auto"]
-_trial: list[bool] = [_asked == "trial"]
+_mode: ContextVar[Mode] = ContextVar("mode", default="never" if _asked == "never" else "auto")
+_trial: ContextVar[bool] = ContextVar("trial", default=_asked == "trial")
 
 
 @contextmanager
@@ -33,27 +34,30 @@ def use(mode: Mode, *, trial: bool | None = None) -> Iterator[None]:
     """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
 
     `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. `trial` says whether those on trial
-    are among them; None leaves it as it is.
+    are among them; None leaves it as it is. Other threads are not concerned. The backward pass on a GPU runs in one of
+    them: it follows the forward pass that it belongs to, so that what a gradient asks must be asked before.
     """
-    _mode.append(mode)
-    _trial.append(_trial[-1] if trial is None else trial)
+    before = _mode.get(), _trial.get()
+    _mode.set(mode)
+    _trial.set(before[1] if trial is None else trial)
     try:
         yield
     finally:
-        _mode.pop()
-        _trial.pop()
+        _mode.set(before[0])
+        _trial.set(before[1])
 
 
 def usable(x: Tensor) -> bool:
     """Return whether the kernels are used for work on `x` now."""
-    if _mode[-1] != "auto":
-        return _mode[-1] == "always"
-    kind = x.device.type
+    if torch.compiler.is_compiling():  # first, as a compiler cannot look into a context
+        return False
+    mode, kind = _mode.get(), x.device.type
+    if mode != "auto":
+        return mode == "always"
     return (
         kind == "cuda"
         and (x.dtype in (torch.float32, torch.bool) or (x.dtype != torch.float64 and torch.is_autocast_enabled(kind)))
         and 0 < x.numel() < 2**31
-        and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         and not torch._C._are_functorch_transforms_active()
         and _work(x.device)
@@ -62,7 +66,7 @@ def usable(x: Tensor) -> bool:
 
 def on_trial() -> bool:
     """Return whether kernels are used that no GPU has run yet."""
-    return _trial[-1]
+    return not torch.compiler.is_compiling() and _trial.get()
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:
