@@ -29,7 +29,7 @@ CASES = [
     (lambda: ConvDown(5, 9), 2, 5, (4, 6, 2)),
     (lambda: ConvUp(9, 5), 2, 9, (2, 3, 2)),
 ]
-IDS = ["block", "two samples", "wide", "without room", "down", "up"]
+IDS = ["block", "two samples", "wide", "without padding", "down", "up"]
 
 
 @pytest.fixture(autouse=True)
