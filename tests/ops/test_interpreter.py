@@ -1,4 +1,4 @@
-"""The interpreter of the tests gives the bits of Triton's own."""
+"""Reductions and types in the interpreter of the tests are those of Triton's own, bit for bit."""
 
 import pytest
 import torch
@@ -48,3 +48,11 @@ def test_slices_are_reduced_as_elements_are(run, monkeypatch):
         found.append(out)
     assert found[0].any()
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int1", "uint8", "int32", "int64"])
+def test_types_are_those_of_the_interpreter(name):
+    kind = getattr(tl, name)
+    plain = quick._known.__wrapped__
+    for one in (kind, tl.pointer_type(kind), tl.block_type(kind, [2, 4]), tl.block_type(tl.pointer_type(kind), [8])):
+        assert quick.np_dtype(one) == plain(one)

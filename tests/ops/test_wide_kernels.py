@@ -107,9 +107,28 @@ def test_results_repeat_bit_by_bit():
 
 @pytest.mark.parametrize(
     ("channels", "voxels", "trial", "wide"),
-    [(9, 10, True, True), (9, 10, False, False), (66, 2**14, True, True), (66, 2**14 - 1, True, False)],
+    [
+        (9, 10, True, True),
+        (9, 10, False, False),
+        (66, 2**14, True, True),
+        (66, 2**14 - 1, True, False),
+        (66, 2**30 // 66, True, True),
+        (66, 2**30 // 66 + 1, True, False),
+    ],
 )
 def test_which_stages_are_wide(channels, voxels, trial, wide, monkeypatch):
     monkeypatch.setattr(fused, "WIDEST", 8 if channels == 9 else 128)
     with kernels.use("always", trial=trial):
-        assert fused._is_wide(torch.empty(1, voxels, 1, 1, channels)) == wide
+        assert fused._is_wide(torch.empty(1, voxels, 1, 1, channels, device="meta")) == wide
+
+
+@pytest.mark.parametrize(
+    ("channels", "voxels", "can"),
+    [(256, 8, True), (257, 8, False), (150, 2**30 // 150, True), (150, 2**30 // 150 + 1, False)],
+)
+def test_stages_that_are_too_wide_or_too_large_run_plain(channels, voxels, can, monkeypatch):
+    monkeypatch.setattr(fused, "WIDEST", 128)
+    stage = FHEATStage(channels, 1, FractionalHeat())
+    x = torch.empty(1, channels, voxels, 1, 1, device="meta")
+    with kernels.use("always"):
+        assert fused.fusable(x, stage.blocks, stage.gate) == can

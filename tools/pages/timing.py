@@ -75,17 +75,14 @@ def network_speeds() -> str:
     """Return iterations of CSE per second with fused kernels and by plain PyTorch, and their ratio, all of one run."""
     speeds = stored("bench-step-cuda")["step"][0]["per_second"]
     rows = []
-    for name in (name for name in speeds if not name.endswith("/plain")):
+    for name, fused in speeds.items():
         known, _, state = name.partition("/")
+        if name.endswith("/plain"):
+            continue
         words = f"`{known}`" + (", dec1 open, the others closed" if state == "survivor" else "")
         plain = speeds.get(f"{name}/plain")
-        rows.append(
-            [
-                words,
-                f"{speeds[name]:.1f}",
-                *(["", ""] if plain is None else [f"{plain:.1f}", f"{speeds[name] / plain:.1f}"]),
-            ]
-        )
+        compared = ["", ""] if plain is None else [f"{plain:.1f}", f"{fused / plain:.1f}"]
+        rows.append([words, f"{fused:.1f}", *compared])
     return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d, pointwise
-from fheat.nn.fused_body import body_before, body_beside, body_upon, every_second, fusable, residual_body
+from fheat.nn.fused_body import body_added_to_skip, body_before, body_beside, every_second, fusable, residual_body
 from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even, untouched
 from fheat.ops import kernels
 
@@ -87,13 +87,16 @@ class ConvUp(nn.Module):
 
     def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
         """Return up(x) + skip; skip is (N, C_out, 2X, 2Y, 2Z). By kernels on trial, padding and sum take no pass."""
-        fits = kernels.on_trial() and untouched(self, ConvUp) and fusable(self.body, x)
-        if not fits or not untouched(self.shortcut, DoublingPointwise3d) or self.shortcut.bias is None:
-            return cast(Tensor, self(x)) + skip
-        if skip.shape != (len(x), self.shortcut.out_channels, *(2 * length for length in x.shape[2:])):
+        fits = kernels.on_trial() and untouched(self, ConvUp) and fusable(self.body, x) and self._doubles()
+        doubled = len(x), self.shortcut.out_channels, *(2 * length for length in x.shape[2:])
+        if not fits or skip.shape != doubled or self.shortcut.bias is None:
             return cast(Tensor, self(x)) + skip
         coarse = pointwise(x, self.shortcut.weight.transpose(0, 1))
-        return body_upon(self.body, x, coarse, self.shortcut.bias, skip)
+        return body_added_to_skip(self.body, x, coarse, self.shortcut.bias, skip)
+
+    def _doubles(self) -> bool:
+        """Return whether body and shortcut begin as built, and so give 2n - 1 voxels."""
+        return untouched(self.body[0], DoublingDepthwise3d) and untouched(self.shortcut, DoublingPointwise3d)
 
 
 class LargeU(SegmentationNetwork):

@@ -67,7 +67,7 @@ class FHEATStage(nn.Module):
         return x, y.detach().abs().mean(dim=1, keepdim=True, dtype=exact)
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if kernels.usable(x) and fusable(self.blocks, self.gate):
+        if kernels.usable(x) and fusable(x, self.blocks, self.gate):
             return run_fused(x, self.blocks, self.gate)
         y = x
         for block in self.blocks:

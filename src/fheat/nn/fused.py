@@ -29,12 +29,14 @@ _SECOND_HALF: Parts = (
 )  # fmt: skip
 """Submodules of the halves of an FHEAT block, in the order in which the kernels take their weights and biases."""
 
-_MANY = 16384
+_VOXELS_FOR_LIBRARY = 16384
 """Fewest voxels of a batch whose products of 65 to 128 channels the library computes."""
+_WIDEST_ON_TRIAL = 256
+"""Most channels of a stage on trial: tiles of more have no test."""
 
 
-def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
-    """Return whether kernels can run the light blocks of a stage: they read the weights and call no submodule.
+def fusable(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> bool:
+    """Return whether kernels can run the light blocks of a stage on x: they read the weights and call no submodule.
 
     They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, if the stage is
     too wide, or if what stands in the place of the gate is no gate or does something else in every call. A mixer other
@@ -45,7 +47,7 @@ def fusable(blocks: Iterable[Any], gate: nn.Module) -> bool:
         and not has_hooks(gate)
         and all(
             type(light.depthwise) is DepthwiseConv3d
-            and (light.depthwise.in_channels <= WIDEST or kernels.on_trial())
+            and (light.depthwise.in_channels <= WIDEST or _library_can(x, light.depthwise.in_channels))
             and not any(has_hooks(module) for module in light.modules())
             and _as_built(light.first, _FIRST_HALF)
             and _as_built(light.second, _FIRST_HALF)
@@ -85,7 +87,14 @@ def _is_wide(x: Tensor) -> bool:
     """Return whether the products of (N, X, Y, Z, C) are left to the library: more channels do not fit one program, and
     from 65 on the gradients of matrices fill its registers, which is slow where there are many voxels. On trial."""
     channels = x.shape[-1]
-    return kernels.on_trial() and (channels > WIDEST or (channels > 64 and x.numel() >= channels * _MANY))
+    many = channels > 64 and x.numel() >= channels * _VOXELS_FOR_LIBRARY
+    return _library_can(x, channels) and (channels > WIDEST or many)
+
+
+def _library_can(x: Tensor, channels: int) -> bool:
+    """Return whether kernels on trial can run between products by the library: places in operands of twice the elements
+    of x are numbers of 32 bits."""
+    return kernels.on_trial() and channels <= _WIDEST_ON_TRIAL and 2 * x.numel() < 2**31
 
 
 def _fusable_gate(gate: nn.Module) -> bool:

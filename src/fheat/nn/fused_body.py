@@ -63,10 +63,15 @@ def residual_body(body: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def body_beside(body: nn.Sequential, x: Tensor, shortcut: Tensor) -> Tensor:
-    """Return body(x) + shortcut, float32 under autocast too, with channels last in memory."""
+    """Return body(x) + shortcut, float32 under autocast too, with channels last in memory.
+
+    Where the two have not the same shape, because one was replaced, plain torch adds or refuses them.
+    """
     from fheat.ops.kernels.widen import widened  # Triton takes a second to import
 
     y = _convolved(body[0], x)
+    if shortcut.shape != (len(y), cast(Pointwise3d, body[4]).out_channels, *y.shape[2:]):
+        return cast(Tensor, body[1:](y)) + shortcut
     with kernels.on_device(x):
         y, beside = y.movedim(1, -1).contiguous(), shortcut.movedim(1, -1).contiguous()
         return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1)
@@ -88,19 +93,19 @@ def body_before(body: nn.Sequential, x: Tensor, shortcut: Pointwise3d) -> tuple[
         return widened(y, beside, _weights(body), _eps(body)).movedim(-1, 1), whole.movedim(-1, 1)
 
 
-def body_upon(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
+def body_added_to_skip(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
     """Return skip + pad(body(x) + spread(shortcut) + bias), where the body doubles the grid; on trial.
 
     Shapes: x (N, C, X, Y, Z), shortcut (N, out, X, Y, Z), bias (out), skip and result (N, out, 2X, 2Y, 2Z). Every
     second voxel has the shortcut, and one plane of zeros is in front of each axis. It is float32 under autocast too.
     """
-    from fheat.ops.kernels.widen import widened_upon  # Triton takes a second to import
+    from fheat.ops.kernels.widen import widened_added_to_skip  # Triton takes a second to import
 
     y, weights = _convolved(body[0], x), _weights(body)
     with kernels.on_device(x):
         y, coarse, beside = (part.movedim(1, -1).contiguous() for part in (y, shortcut, skip))
         weights = weights._replace(second_bias=weights.second_bias + bias)
-        return widened_upon(y, coarse, beside, weights, _eps(body)).movedim(-1, 1)
+        return widened_added_to_skip(y, coarse, beside, weights, _eps(body)).movedim(-1, 1)
 
 
 def every_second(x: Tensor) -> tuple[Tensor, Tensor]:

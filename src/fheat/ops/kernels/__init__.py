@@ -4,8 +4,8 @@ Each kernel has a plain twin in PyTorch that defines what it computes. The twin 
 `torch.export` and `torch.func`, in float64, and wherever Triton or the C compiler that it needs is missing. Kernels
 have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
 
-`FHEAT_KERNELS=trial` adds kernels that no GPU has run yet: the tests in Triton's interpreter are not enough to rely on
-them.
+`FHEAT_KERNELS=trial` adds kernels that no GPU has run in any form: the tests in Triton's interpreter are not enough to
+rely on them. Some of the others have changed since a GPU ran them; benchmarks/LOG.md says which.
 """
 
 import os

@@ -84,7 +84,7 @@ class _FHEATHalf(torch.autograd.Function):
         ends, _tiles, normed = _constants(plan)
         c, gradient = plan.channels, gradient.contiguous()
         partial, sums = partials(plan, 4 * c, x), pairs(plan, x)
-        y_gradient = _through_norm(gradient, y, y_moments, w.after, partial, 2 * c, eps, plan)
+        y_gradient = _gradient_before_norm(gradient, y, y_moments, w.after, partial, 2 * c, eps, plan)
         inner = torch.mm(y_gradient, out[:, :c])
         normal_gradient, both = torch.empty_like(x), torch.empty(len(local), 2 * c, device=x.device, dtype=y.dtype)
         wide.gated_slopes[plan.grid](
@@ -142,7 +142,7 @@ class _MixerHalf(torch.autograd.Function):
         sizes = [6, 4 * groups, c, c, c, c]
         width = sum(sizes)
         partial, sums = partials(plan, width, x), pairs(plan, x)
-        y_gradient = _through_norm(gradient, y, y_moments, w.after, partial, width - 2 * c, eps, plan)
+        y_gradient = _gradient_before_norm(gradient, y, y_moments, w.after, partial, width - 2 * c, eps, plan)
         inner, h_gradient = torch.mm(y_gradient, second[:, :c]), torch.empty_like(h)
         wide.rational_slopes[plan.grid](
             inner, h, w.numerator, w.denominator, h_gradient, partial, width, *ends,
@@ -216,7 +216,7 @@ def _added(
     return out, out_moments
 
 
-def _through_norm(
+def _gradient_before_norm(
     gradient: Tensor, y: Tensor, moments: Tensor, scale: Tensor, partial: Tensor, at: int, eps: float, plan: Tiling
 ) -> Tensor:
     """Return dL/dy, (rows, C) in the type of y, from dL/dnorm(y), and fill the columns of `partial` from `at` on: the

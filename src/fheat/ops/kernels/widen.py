@@ -33,16 +33,21 @@ class WidenWeights(NamedTuple):
 
 def widened(y: Tensor, residual: Tensor, weights: WidenWeights, eps: float = 1e-5) -> Tensor:
     """Return residual + W2 GELU(W1 norm(y) + b1) + b2; y is (N, X, Y, Z, C), residual and result (N, X, Y, Z, out)."""
+    _expect(residual, (*y.shape[:4], len(weights.second)))
     out: Tensor = _Widen.apply(y, residual, None, eps, operand_type(y), *weights)  # type: ignore[no-untyped-call]
     return out
 
 
-def widened_upon(y: Tensor, coarse: Tensor, skip: Tensor, weights: WidenWeights, eps: float = 1e-5) -> Tensor:
+def widened_added_to_skip(y: Tensor, coarse: Tensor, skip: Tensor, weights: WidenWeights, eps: float = 1e-5) -> Tensor:
     """Return skip + pad(spread(coarse) + W2 GELU(W1 norm(y) + b1) + b2): the end of a block that doubles the grid.
 
     y is (N, 2X - 1, 2Y - 1, 2Z - 1, C). `coarse`, (N, X, Y, Z, out), is spread over every second voxel of that grid,
     and `pad` puts one plane of zeros in front of each axis. `skip` and result are (N, 2X, 2Y, 2Z, out).
     """
+    samples, *lengths, _ = coarse.shape
+    _expect(coarse, (samples, *lengths, len(weights.second)))
+    _expect(y, (samples, *(2 * length - 1 for length in lengths), len(weights.norm)))
+    _expect(skip, (samples, *(2 * length for length in lengths), len(weights.second)))
     out: Tensor = _Widen.apply(y, coarse, skip, eps, operand_type(y), *weights)  # type: ignore[no-untyped-call]
     return out
 
@@ -95,6 +100,12 @@ class _Widen(torch.autograd.Function):
         if ctx.grid["FX"]:
             return y_gradient, gradient[:, 1::2, 1::2, 1::2], gradient, None, None, *gradients
         return y_gradient, gradient, None, None, None, *gradients
+
+
+def _expect(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse another shape: kernels do not look where tensors end."""
+    if x.shape != shape:
+        raise ValueError(f"the size of a tensor beside a convolution block is {tuple(x.shape)}: it must be {shape}")
 
 
 def _tiled(plan: Tiling, w: WidenWeights, tile: Tile) -> dict[str, int]:

@@ -71,7 +71,7 @@ def backward_tile(x: Tensor, widths: Widths, dot: str) -> Tile | None:
     """Return the tile of `widen_backward` on the device of `x`, or None where none fits."""
     trial = kernels.on_trial()
     tile = first_that_fits(widths, dot, shared_memory(x), trial=trial)
-    return tile and tile | {"ROOM": trial and widths.ones_in_padding}
+    return tile and tile | {"ONES_IN_PADDING": trial and widths.ones_in_padding}
 
 
 def first_that_fits(widths: Widths, dot: str, shared: int, *, trial: bool) -> Tile | None:

@@ -127,8 +127,7 @@ def mixer_backward(
     valid = channel < C
     square = valid[:, None] & valid[None, :]
     group = channel * GROUPS // C
-    into = channel[None, :] * C + channel[:, None]
-    onto = channel[:, None] * C + channel[None, :]
+    into, onto = channel[None, :] * C + channel[:, None], channel[:, None] * C + channel[None, :]
     if CP <= 64:
         into1 = read_matrix(weight1, into, square, DOT)
         onto1 = read_matrix(weight1, onto, square, DOT)

@@ -12,7 +12,7 @@ from fheat.ops.kernels.device.tiles import gelu_tail, product, read_row, rounded
 
 
 @triton.jit
-def read_matrix(values, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, across: tl.constexpr):
+def read_padded_matrix(values, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, across: tl.constexpr):
     """Return values[row, column] of a matrix (HEIGHT, WIDTH) with zeros in the padding, transposed with `across`."""
     if across:
         keep = (column < WIDTH)[:, None] & (row < HEIGHT)[None, :]
@@ -23,7 +23,7 @@ def read_matrix(values, row, column, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, 
 
 
 @triton.jit
-def behind_at(
+def output_tile_at(
     start, sample, voxels, after, N: tl.constexpr, BLOCK: tl.constexpr,
     FX: tl.constexpr, FY: tl.constexpr, FZ: tl.constexpr,
 ):  # fmt: skip
@@ -62,7 +62,8 @@ def widen_forward(
 ):  # fmt: skip
     """Compute out = residual + W2 GELU(W1 norm(y) + b1) + b2; a program has TILES tiles.
 
-    Where y has a grid, (FX, FY, FZ), the residual is spread over it, and the sum is added to `skip`, see `behind_at`.
+    Where y has a grid, (FX, FY, FZ), the residual is spread over it, and the sum is added to `skip` at the places of
+    `output_tile_at`.
 
     With n = (y - mean) / deviation the scale s and the shift t of the norm are folded into the first product:
     W1 (s n + t) + b1 = (W1 s) n + (b1 + W1 t). GELU has no branches, see `gelu_tail`.
@@ -70,15 +71,15 @@ def widen_forward(
     sample, part = tl.program_id(0), tl.program_id(1)
     channel, hidden, after = tl.arange(0, CP), tl.arange(0, HP), tl.arange(0, NP)
     mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
-    first = read_matrix(weight1, hidden, channel, H, C, False)
+    first = read_padded_matrix(weight1, hidden, channel, H, C, False)
     add1 = read_row(bias1, hidden, H) + tl.sum(first * read_row(shift, channel, C), axis=1)[None, :]
     into1 = rounded(tl.trans(first * read_row(scale, channel, C)), DOT)
-    into2 = rounded(read_matrix(weight2, after, hidden, N, H, True), DOT)
+    into2 = rounded(read_padded_matrix(weight2, after, hidden, N, H, True), DOT)
     add2 = read_row(bias2, after, N)
     for tile in range(TILES):
         start = part * span + tile * BLOCK
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        keep_out, place_out = behind_at(start, sample, voxels, after, N, BLOCK, FX, FY, FZ)
+        keep_out, place_out = output_tile_at(start, sample, voxels, after, N, BLOCK, FX, FY, FZ)
         here = tl.load(y + place, mask=keep, other=0.0).to(tl.float32)
         if FX > 0:
             beside = tl.load(skip + place_out, mask=keep_out, other=0.0).to(tl.float32)
@@ -96,6 +97,15 @@ def gelu_and_slope(h):
     tail = gelu_tail(h)
     density = 0.3989422804014327 * tl.exp2(-0.7213475204444817 * h * h)
     return tl.maximum(h, 0.0) - tl.abs(h) * tail, tl.where(h > 0, 1.0 - tail, tail) + h * density
+
+
+@triton.jit
+def with_ones(values, column, at: tl.constexpr, change: tl.constexpr):
+    """Return a tile with ones in the column `at`, or as it is."""
+    if change:
+        return tl.where(column[None, :] == at, 1.0, values)
+    else:
+        return values
 
 
 @triton.jit
@@ -120,7 +130,7 @@ def store_gradients(
 def widen_backward(
     output_gradient, y, moments, scale, shift, weight1, bias1, weight2, out, partial, width, voxels, span, eps,
     C: tl.constexpr, CP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, N: tl.constexpr, NP: tl.constexpr,
-    BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr, TILES: tl.constexpr, ROOM: tl.constexpr,
+    BLOCK: tl.constexpr, SPLITS: tl.constexpr, DOT: tl.constexpr, TILES: tl.constexpr, ONES_IN_PADDING: tl.constexpr,
     FX: tl.constexpr, FY: tl.constexpr, FZ: tl.constexpr,
 ):  # fmt: skip
     """Compute out = dL/dnorm(y) and the gradients of all parameters; the hidden layer is computed again.
@@ -131,50 +141,46 @@ def widen_backward(
 
         dW1 = A s + b t^T,   ds = sum over h of W1 A,   dt = W1^T b.
 
-    dW2 is kept transposed, (H, N). Voxels that do not exist have g = 0. With ROOM, which needs C < CP and H < HP, the
-    ones are a column of n behind its channels, and one of the hidden layer, so that no product is only for them.
+    dW2 is kept transposed, (H, N). Voxels that do not exist have g = 0. With ONES_IN_PADDING, which needs C < CP and
+    H < HP, the ones are a column of n behind its channels, and one of the hidden layer: no product is only for them.
     """
     sample, part = tl.program_id(0), tl.program_id(1)
     channel, hidden, after = tl.arange(0, CP), tl.arange(0, HP), tl.arange(0, NP)
     mean, deviation = read_channel_moments(moments, sample, voxels, span, eps, channel, C, SPLITS)
     factor, offset = read_row(scale, channel, C), read_row(shift, channel, C)
-    first = read_matrix(weight1, hidden, channel, H, C, False)
+    first = read_padded_matrix(weight1, hidden, channel, H, C, False)
     add1 = read_row(bias1, hidden, H) + tl.sum(first * offset, axis=1)[None, :]
     into1, onto1 = rounded(tl.trans(first * factor), DOT), rounded(first, DOT)
-    onto2 = rounded(read_matrix(weight2, after, hidden, N, H, False), DOT)
+    onto2 = rounded(read_padded_matrix(weight2, after, hidden, N, H, False), DOT)
     by_normal, weight2_gradient = tl.zeros([HP, CP], tl.float32), tl.zeros([HP, NP], tl.float32)
-    if not ROOM:
+    if not ONES_IN_PADDING:
         ones = rounded(tl.full([16, BLOCK], 1.0, tl.float32), DOT)
         bias1_gradient, bias2_gradient = tl.zeros([16, HP], tl.float32), tl.zeros([16, NP], tl.float32)
     for tile in range(TILES):
         start = part * span + tile * BLOCK
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
-        keep_out, place_out = behind_at(start, sample, voxels, after, N, BLOCK, FX, FY, FZ)
+        keep_out, place_out = output_tile_at(start, sample, voxels, after, N, BLOCK, FX, FY, FZ)
         here = tl.load(y + place, mask=keep, other=0.0).to(tl.float32)
         arriving = rounded(tl.load(output_gradient + place_out, mask=keep_out, other=0.0), DOT)
-        normal = (here - mean) * deviation
-        if ROOM:
-            normal = tl.where(channel[None, :] == C, 1.0, normal)
-        normal = rounded(normal, DOT)
+        normal = rounded(with_ones((here - mean) * deviation, channel, C, ONES_IN_PADDING), DOT)
         h = product(normal, into1, DOT) + add1
         active, slope = gelu_and_slope(h)
-        if ROOM:
-            active = tl.where(hidden[None, :] == H, 1.0, active)
-        weight2_gradient += product(tl.trans(rounded(active, DOT)), arriving, DOT)
+        active = rounded(with_ones(active, hidden, H, ONES_IN_PADDING), DOT)
+        weight2_gradient += product(tl.trans(active), arriving, DOT)
         leaving = rounded(product(arriving, onto2, DOT) * slope, DOT)
         by_normal += product(tl.trans(leaving), normal, DOT)
         tl.store(out + place, product(leaving, onto1, DOT), mask=keep)
-        if not ROOM:
+        if not ONES_IN_PADDING:
             bias1_gradient += product(ones, leaving, DOT)
             bias2_gradient += product(ones, arriving, DOT)
     row = partial + (sample * SPLITS + part) * width
-    if ROOM:
+    if ONES_IN_PADDING:
         bias1_sum = tl.sum(tl.where(channel[None, :] == C, by_normal, 0.0), axis=1)
         bias2_sum = tl.sum(tl.where(hidden[:, None] == H, weight2_gradient, 0.0), axis=0)
     else:
         bias1_sum = tl.sum(bias1_gradient, axis=0) / 16  # of 16 equal rows
         bias2_sum = tl.sum(bias2_gradient, axis=0) / 16
-    first = rounded(read_matrix(weight1, hidden, channel, H, C, False), DOT).to(tl.float32)
+    first = rounded(read_padded_matrix(weight1, hidden, channel, H, C, False), DOT).to(tl.float32)
     store_gradients(
         row, by_normal, weight2_gradient, bias1_sum, bias2_sum, first, factor, offset, hidden, channel, after, H, C, N
     )
