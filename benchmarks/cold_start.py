@@ -4,7 +4,8 @@ The scan is the first validation scan of LA in the nnU-Net layout. Each round st
 compilers made (on a CPU; on a GPU, `--device cuda`, Triton always keeps its kernels), with an empty one, and with the
 one that the start before has filled. Medians.
 
-- command_s: `fheat predict la-4 SCAN OUT`, from the command to its end, previews left out;
+- command_s: `fheat predict la-4 SCAN OUT`, on a CPU with `--runtime openvino`, from the command to its end, previews
+  left out;
 - scan_s: one more scan in a process that has everything ready, which is the time of the scan itself;
 - parts_s: the parts of a start, in the order in which they happen, each process once; `first scan` has the reading, all
   windows and the writing of the mask;
@@ -66,6 +67,7 @@ def main() -> None:
             for state, cache in states.items():
                 out = folder / f"{number} {state}"
                 words = ["predict", MODEL, str(scan), str(out), "--no-preview", "--device", device]
+                words += ["--runtime", "openvino"] if device == "cpu" else []  # auto would not compile for one scan
                 commands.setdefault(state, []).append(seconds(words, cache))
                 print(f"predict, {state}: {commands[state][-1]:.2f} s", flush=True)
             for state, cache in states.items():

@@ -179,6 +179,9 @@ def test_whatever_the_choice_every_voxel_is_seen(shape, size, stride):
     assert set(fast) <= set(every)
     dense = all(len(list(starts(*axis))) >= 3 for axis in zip(shape, windows.size, windows.stride, strict=True))
     assert len(fast) >= len(every) // (3 if dense else 7)
+    _, step, _ = windows.fast().thinning(shape) or (None, 1, None)
+    fewest = [len(list(covering(*axis))) for axis in zip(shape, windows.size, windows.stride, strict=True)]
+    assert len(fast) <= len(every) // step + 1 + np.prod(fewest)
     for listed, chosen in ((every, windows), (fast, windows.fast())):
         assert chosen.count(shape) == len(listed) == len(set(listed))
         for axis in range(3) if len(listed) <= 2000 else ():
@@ -231,6 +234,15 @@ def test_fast_windows_of_the_la_protocol():
         places = starts((192, 142, 88)[axis], fast.size[axis], fast.stride[axis])
         assert {corner[axis] for corner in fast.corners((192, 142, 88))} == set(places)
     assert fast.corners((112, 112, 80)) == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize("shape", [(192, 142, 88), (240, 240, 155), (160, 130, 96), (512, 512, 300)])
+def test_fast_windows_are_at_most_half_where_they_are_dense(shape):
+    for name in ("la", "pancreas-b"):
+        assert 0.2 < PRESETS[name].fast().count(shape) / PRESETS[name].count(shape) < 0.5
+    sparse = Windows((112, 112, 80), (56, 56, 40))
+    assert sparse.fast().count((192, 142, 88)) == 8
+    assert sparse.count((192, 142, 88)) == 12
 
 
 def test_windows_that_are_needed_to_cover_count_only_where_there_is_no_other():

@@ -27,7 +27,7 @@ class WantedSegmentation(BaseModel):
     scan: str
     model: str
     preset: Literal["fast"] | None = None
-    """`fast` looks at less than half of the windows."""
+    """`fast` looks at about a third to a half of the windows where they are dense, at all where they are sparse."""
     uncertainty: bool = False
     """Whether the entropy of the probabilities is wanted too."""
     largest_component: bool = False
