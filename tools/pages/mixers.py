@@ -13,7 +13,7 @@ def mixers(result: str, threshold: str = "0.99") -> str:
     The last columns are of bypassing by similarity, from a cosine of `threshold` on.
     """
     head = ["operator", "Dice, %", "exactly off", "unchanged on scans", "distance"]
-    head += ["M MACs", "bypassed", "ms", "bypassed", f"cosine >= {threshold}", "Dice, %"]
+    head += ["M MACs", "bypassed", f"cosine >= {threshold}", "Dice, %"]
     rows = []
     for operator, seeds in stored(result).items():
         runs = list(seeds.values())
@@ -26,10 +26,6 @@ def mixers(result: str, threshold: str = "0.99") -> str:
                 _counts(runs, "unchanged_on_scans"),
                 f"{median(distances):.3f}" if distances else "",
                 *(f"{fmean(run['macs'][way] for run in runs) / 1e6:.1f}" for way in ("all sites", "bypassed")),
-                *(
-                    f"{fmean(run['milliseconds'][way] for run in runs):.1f}"
-                    for way in ("plain, trained", "plain, bypassed")
-                ),
                 "/".join(str(len(run["similar"][threshold]["bypassed"])) for run in runs),
                 with_deviation([100 * run["similar"][threshold]["dice"] for run in runs]),
             ]

@@ -36,7 +36,6 @@ from fheat.methods.views import (
     raised,
 )
 from fheat.networks.base import SegmentationNetwork
-from fheat.nn.layers import crop_to
 from fheat.ops import kernels
 from fheat.ops.dct import without_autocast
 from fheat.ops.largest_component import largest_component
@@ -220,7 +219,7 @@ def read_weak(logits: Tensor, threshold: Tensor) -> WeakView:
     confidence, label = p.max(dim=1, keepdim=True)
     return WeakView(
         label=label[:, 0].to(torch.uint8),
-        accepted=(confidence >= crop_to(spread(threshold), grid))[:, 0],
+        accepted=(confidence >= spread(threshold)[..., : grid[0], : grid[1], : grid[2]])[:, 0],
         inside=p[:, 0] <= 0.5,
         foreground=(1 + logits[:, 1:].argmax(dim=1)).to(torch.uint8),
         confidence=F.avg_pool3d(confidence, BLOCK, ceil_mode=True),
