@@ -318,8 +318,7 @@ def test_a_round_of_windows_that_fails_is_closed_at_once():
 
     def each(windows):
         try:
-            for window in windows:
-                yield window
+            yield from windows
         finally:
             ended.append(True)
 

@@ -71,8 +71,8 @@ class Predict:
     """Names of the scans below INPUT, with {id} for the name of a scan and {any} for any text: {id}_LGE.nii.gz, or
     {id}/t1.nii.gz."""
     preset: Literal["la", "pancreas", "pancreas-b", "brats", "fast"] | None = None
-    """Window and stride of a benchmark, by default the model's own; fast is the model's own with about a third to a half
-    of the windows where they are dense, all where they are sparse, and nearly the same mask."""
+    """Window and stride of a benchmark, by default the model's own; fast is the model's own with about a third to a
+    half of the windows where they are dense, all where they are sparse, and nearly the same mask."""
     stride: Triple | None = None
     """Voxels between windows per axis: smaller is slower and smoother."""
     weights: Weights = "constant"

@@ -74,8 +74,8 @@ class Predictor:
         allow: `["implausible-spacing"]` takes scans with a geometry that no scanner gives, such as micrographs; they
             raise `BadInput` otherwise, see `fheat.data.plausible`.
 
-    Several threads may use one predictor: scans are prepared at the same time, and their windows run scan after scan, so
-    that masks are those of calls in turn. `network` is to be read only: what runs is made of it once.
+    Several threads may use one predictor: scans are prepared at the same time, and their windows run scan after scan,
+    so that masks are those of calls in turn. `network` is to be read only: what runs is made of it once.
 
     >>> from fheat import Predictor, create_model
     >>> mask = Predictor(create_model("fheat_seg")).segment(np.zeros((120, 112, 80), np.float32))
