@@ -75,6 +75,15 @@ def test_resample_keeps_every_physical_place():
         assert np.abs(found.data[inner] - expected[inner]).max() < 1e-3
 
 
+def test_a_resampled_volume_has_memory_of_its_own():
+    """Also where all that is left of an axis is its middle voxel, which needs no interpolation."""
+    data = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
+    for spacing in ((3.0, 1.0, 1.0), (1.0, 3.0, 1.0), (1.0, 1.0, 3.0), (2.0, 1.0, 1.0)):
+        found = resample(Volume(data, np.eye(4)), spacing)
+        assert found.data.size < data.size
+        assert not np.shares_memory(found.data, data)
+
+
 def test_labels_stay_labels_and_equal_spacing_is_the_identity():
     labels = np.random.default_rng(0).choice([0, 3, 7], size=(9, 8, 7)).astype(np.uint8)
     volume = Volume(labels, np.diag([1.0, 2.0, 3.0, 1.0]))

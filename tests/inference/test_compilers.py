@@ -186,4 +186,9 @@ def test_windows_one_by_one_come_in_order_and_a_round_may_be_left():
     assert torch.equal(next(left), every[:1])
     left.close()  # while others run
     assert torch.equal(run(x[3]), every[3:4])
+    suspended = []
+    for _ in range(10):  # as where the traceback of an exception keeps a round alive
+        suspended.append(run.each(iter(x)))
+        next(suspended[-1])
+        assert all(torch.equal(found, one[None]) for found, one in zip(run.each(x), every, strict=True))
     assert list(run.each([])) == []

@@ -309,3 +309,39 @@ def test_windows_one_by_one_give_the_same_as_batches():
     del seen[:]
     SlidingWindow(net, Windows(SIZE, STRIDE), each=each, flips=True)(image)
     assert not seen
+
+
+@torch.no_grad()
+def test_a_round_of_windows_that_fails_is_closed_at_once():
+    """Also while the exception, and with it the frame of the round, is alive."""
+    ended = []
+
+    def each(windows):
+        try:
+            yield from windows
+        finally:
+            ended.append(True)
+
+    def stop(done, total):
+        raise KeyError(done)
+
+    sliding = SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), each=each, progress=stop, activation="none")
+    try:
+        sliding(torch.randn(1, 40, 33, 29))
+    except KeyError:
+        assert ended == [True]
+    assert ended
+
+
+@torch.no_grad()
+def test_each_window_has_one_result():
+    def too_few(windows):
+        return itertools.islice(windows, 2)
+
+    def too_many(windows):
+        return itertools.chain(windows, [torch.zeros(1, 1, *SIZE)])
+
+    for each, message in ((too_few, "returned 2 of"), (too_many, "shorter")):
+        sliding = SlidingWindow(nn.Identity(), Windows(SIZE, STRIDE), each=each, activation="none")
+        with pytest.raises(ValueError, match=message):
+            sliding(torch.randn(1, 40, 33, 29))

@@ -92,6 +92,7 @@ def resample(volume: Volume, spacing: Spacing, *, labels: bool = False) -> Volum
         for axis, where in enumerate(places):
             x = interpolate(x, axis, where)
         data = x.numpy()
+        data = data.copy() if np.may_share_memory(data, volume.data) else data  # `interpolate` may return a view
     return Volume(data, scaled_affine(volume.affine, sizes, steps, targets))
 
 

@@ -12,6 +12,7 @@ import platform
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -180,6 +181,9 @@ class OpenVinoNetwork:
 
     def each(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
         """Map windows (1, C, X, Y, Z) in order, while later ones run; see `fheat.inference.runtimes.Each`."""
+        for request in self._requests:
+            with suppress(RuntimeError):  # of a round that was left
+                request.wait()
         free, busy = list(self._requests), deque[Any]()
         try:
             for window in windows:

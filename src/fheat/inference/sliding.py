@@ -5,8 +5,8 @@ deep; planes that no later window reaches are averaged, handed on and forgotten.
 cross-section of the volume, not its length, and the order of summation depends neither on the batch nor on the slab.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, islice
@@ -151,19 +151,22 @@ class SlidingWindow:
     def _visit(self, slab: "_Slab", windows: list[tuple[Triple, float]], total: int) -> None:
         """Add the windows at these corners of the slab, each with a factor to its weight."""
         size, weight = self.windows.size, self._weight.to(slab.image.device)
-        boxes = [_box(corner, size) for corner, _ in windows]
-        todo = zip(boxes, (factor for _, factor in windows), strict=True)
+        todo = [(_box(corner, size), factor) for corner, factor in windows]
         together = nullcontext() if self.each is None or self.flips else one_thread()
-        with together:
-            for output in self._outputs(slab.image[:, *box] for box in boxes):
-                for average, (box, factor) in zip(output, todo, strict=False):
+        done = 0
+        with together, closing(self._outputs(slab.image[:, *box] for box, _ in todo)) as outputs:
+            for output in outputs:
+                for average, (box, factor) in zip(output, todo[done : done + len(output)], strict=True):
                     plain = self.weights == "constant" and factor == 1
                     slab.add(box, average if plain else average * (factor * weight), factor * weight)
+                done += len(output)
                 slab.visited += len(output)
                 if self.progress is not None:
                     self.progress(slab.visited, total)
+        if done != len(todo):
+            raise ValueError(f"`each` returned {done} of {len(todo)} windows: it must return one for each")
 
-    def _outputs(self, windows: Iterator[Tensor]) -> Iterator[Tensor]:
+    def _outputs(self, windows: Iterator[Tensor]) -> Generator[Tensor, None, None]:
         """Yield what is averaged of these windows, (C, *size), in order: one or a batch at a time, (B, K, *size)."""
         if self.each is not None and not self.flips:
             yield from map(self._averaged, self.each(window[None] for window in windows))
