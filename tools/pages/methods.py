@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fheat.metrics.statistics import holm, signed_rank
-from pages.common import stored, stored_head, table
+from pages.common import stored, stored_head, table, with_deviation
 
 BASE = "supervised"
 
@@ -22,7 +22,7 @@ def methods_table(result: str) -> str:
         rows.append(
             [
                 f"`{name}`",
-                f"{100 * _mean(methods[name], 'dice'):.2f} ± {100 * _spread(methods[name]):.2f}",
+                with_deviation([100 * seed["dice"] for seed in methods[name].values()]),
                 "" if name == BASE else f"{change:+.2f}",
                 f"{_mean(methods[name], 'hd95'):.2f}",
                 "" if name == BASE else "{} of {}".format(*_lower(methods[name], methods[BASE])),
@@ -63,7 +63,7 @@ def methods_spread(result: str, name: str) -> str:
 def methods_of_seeds(result: str, name: str) -> str:
     """Return the Dice of every seed of a method in per cent."""
     *first, last = (f"{100 * seed['dice']:.2f}" for seed in stored(result)[name].values())
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def methods_unfinished(result: str) -> str:
