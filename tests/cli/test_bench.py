@@ -58,7 +58,7 @@ def test_threads(capsys):
         (["window", "--batches", "0"], "batches='0' is not usable"),
         (["scan", "--sizes", "32,64"], "belong to 'fheat bench window'"),
         (["window", "--device", "tpu9"], "device 'tpu9' is unknown"),
-        (["step", "--patch", "40", "40", "40"], "does not divide into blocks of 16"),
+        (["step", "--patch", "16", "40", "40"], "at least 32"),
         (["window", "--threads", "0"], "threads=0"),
         (["window", "--rounds", "0"], "rounds=0"),
         (["gpu"], "invalid choice 'gpu'"),

@@ -80,9 +80,16 @@ def test_splitting_gives_the_sums_of_each_part():
         assert all(torch.allclose(one, other) for one, other in zip(part, alone, strict=True))
 
 
-def test_a_grid_without_whole_blocks_is_refused():
-    with pytest.raises(ValueError, match="blocks of 16"):
-        read_weak(torch.randn(1, 2, 16, 16, 20), torch.ones(1, 1, 1, 1, 1))
+def test_a_grid_without_whole_blocks_is_read_without_kernels():
+    """The last block has four planes: its confidence is their mean, and its threshold counts for them alone."""
+    logits, threshold = torch.randn(1, 2, 16, 16, 20), torch.tensor([0.0, 1.1]).view(1, 1, 1, 1, 2)
+    with kernels.use("always"):
+        view = read_weak(logits, threshold)
+    p = logits.softmax(dim=1).amax(dim=1)
+    assert view.accepted[..., :16].all()
+    assert not view.accepted[..., 16:].any()
+    means = [p[..., :16].mean().item(), p[..., 16:].mean().item()]
+    assert view.confidence.flatten().tolist() == pytest.approx(means, rel=1e-5)
 
 
 @pytest.fixture
