@@ -63,9 +63,11 @@ class Launch(NamedTuple):
         return self.module, self.kernel, self.types, tuple(one for one in constants if one[0] != "FLIP")
 
     @property
-    def size(self) -> int:
-        """How large its tiles are, by voxels and channels."""
-        return math.prod(value for name, value in self.constants if name in ("BLOCK", "CP", "HP", "NP", "RUN"))
+    def size(self) -> tuple[int, ...]:
+        """How large its matrices are, then its tiles."""
+        constants = dict(self.constants)
+        parts = ("CP", "HP", "NP"), ("BLOCK", "RUN"), ("C",)
+        return tuple(math.prod(constants.get(name, 1) for name in part) for part in parts)
 
     def source(self, *, ones: bool = False) -> ASTSource:
         """Return what Triton compiles; with `ones` every whole number is 1, which Triton builds in as a constant."""
