@@ -1,7 +1,8 @@
 """Time one window of FHEAT-Seg with gates open, closed and retired: `python benchmarks/bypass.py [--device cuda]`.
 
-Light-UNETR is timed beside it. All candidates run in shuffled turns in one process. The medians are stored; only ratios
-to the retired network are claimed.
+Light-UNETR is timed beside it. All run in plain PyTorch, without the fused kernels of this package, on a GPU as
+captured graphs, and take shuffled turns in one process. The medians are stored; only ratios to the retired network
+are claimed.
 """
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from fheat import cost, create_model, retire
 from fheat.bench.timing import interleaved
+from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 
 PATCH = (112, 112, 80)
@@ -41,7 +43,7 @@ def main() -> None:
     counted = {name: cost(model).to_json() for name, model in networks.items()}
     x = torch.randn(1, 1, *PATCH, device=options.device)
     networks = {name: model.eval().to(options.device) for name, model in networks.items()}
-    with torch.inference_mode():
+    with torch.inference_mode(), kernels.use("never"):
         times = interleaved(
             {name: (lambda model=model: model(x)) for name, model in networks.items()}, options.rounds, options.device
         )

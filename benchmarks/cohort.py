@@ -142,13 +142,15 @@ def main() -> None:
         shape="size of a scan (default: 512x512x300)",
         stride="voxels between windows (default: 18x18x4)",
         workers="number of masks that are scored at a time (default: number of cores)",
+        made="folder with a cohort that `write_cohort` has made (default: one is made)",
     )
     count, size, stride = int(options.scans or 12), options.shape or "512x512x300", options.stride or "18x18x4"
     workers = int(options.workers or os.cpu_count() or 1)
     rows, scored = {}, {}
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_cohort(folder, count, tuple(map(int, size.split("x"))))
+        folder = Path(options.made or place)
+        if not options.made:
+            write_cohort(folder, count, tuple(map(int, size.split("x"))))
         found = [
             (way, *segment(folder, options.device, stride, way, count))
             for _ in range(options.rounds)

@@ -11,7 +11,10 @@ one that the start before has filled. Medians.
   windows and the writing of the mask;
 - ratio: a start over the scan itself;
 - train_s, on a GPU: `fheat train LA --labelled 4` with all scans of LA, from the command to the first line of its log,
-  which it writes after 50 iterations.
+  which it writes after 50 iterations. With `--kept` it starts with the cache of kernels in that folder alone, which
+  earlier runs have filled: building them all takes a minute.
+
+Python keeps the bytecode of what it has imported, as it does unless it is told otherwise.
 """
 
 import json
@@ -52,7 +55,13 @@ print(json.dumps(parts))
 
 
 def main() -> None:
-    options = arguments(__doc__, "cold-start", rounds=3, data="LA in the nnU-Net layout")
+    options = arguments(
+        __doc__,
+        "cold-start",
+        rounds=3,
+        data="LA in the nnU-Net layout",
+        kept="folder of Triton's kernels with which training starts (default: an empty one, then the same again)",
+    )
     data, device = Path(options.data), options.device
     scan = data / "imagesTr" / f"{json.loads((data / 'splits.json').read_text())['validation'][0]}_0000.nii.gz"
     commands: dict[str, list[float]] = {}
@@ -74,7 +83,8 @@ def main() -> None:
                 if state != "empty cache":
                     words = [sys.executable, "-c", PARTS, MODEL, str(scan), str(folder / "mask.nii.gz"), device]
                     parts.setdefault(state, []).append(json.loads(started(words, cache)))
-            for state, cache in states.items() if device == "cuda" else ():
+            kept = {"filled cache": Path(options.kept)} if options.kept else states
+            for state, cache in kept.items() if device == "cuda" else ():
                 out = folder / f"{number} {state} run"
                 trains.setdefault(state, []).append(seconds_to_train(data, out, cache))
                 print(f"train, {state}: {trains[state][-1]:.2f} s", flush=True)
@@ -84,7 +94,9 @@ def main() -> None:
     write_result(
         options.name,
         title=f"From the command to the first mask of an LA scan, on a {'CPU' if device == 'cpu' else 'GPU'}",
-        command="python benchmarks/cold_start.py --data LA" + (" --device cuda" if device == "cuda" else ""),
+        command="python benchmarks/cold_start.py --data LA"
+        + (" --device cuda" if device == "cuda" else "")
+        + (" --kept TRITON_CACHE/.." if options.kept else ""),
         seed=0,
         device=device,
         settings={"model": MODEL, "rounds": options.rounds},
@@ -106,7 +118,8 @@ def medians(times: dict[str, list[float]]) -> dict[str, float]:
 def surroundings(cache: Path | None) -> dict[str, str]:
     """Return the environment of a process that keeps what compilers make in a folder."""
     kept = {"FHEAT_CACHE": str(cache or "")} | ({"TRITON_CACHE_DIR": str(cache / "triton")} if cache else {})
-    return {**os.environ, **kept}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, **kept}
 
 
 def started(words: list[str], cache: Path | None) -> str:

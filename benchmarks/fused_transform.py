@@ -1,6 +1,6 @@
 """Time the gate's transform in fused kernels and by the library's products: `python benchmarks/fused_transform.py`.
 
-The transform y = idct(m * dct(x)) is timed on every grid of the two networks whose stages have kernels, for windows of
+The transform y = idct(m * dct(x)) is timed on every grid of the two networks with up to 128 channels, for windows of
 112x112x80 and batches of one, of four (a training step) and of eight (a prediction). Candidates run on a GPU, captured,
 in turns. The forward pass keeps the spectrum where a backward pass follows; the backward pass is the same transform of
 the gradient.

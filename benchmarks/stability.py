@@ -1,11 +1,11 @@
 """Train every network and every method for 200 iterations in bfloat16: `python benchmarks/stability.py --data LA`.
 
 The data are LA in the nnU-Net layout with its splits.json: 4 labels, patches of 112x112x80. Every registered network
-trains by supervised learning, every method on FHEAT-Seg. A row says whether all losses and weights stayed finite, how
-many updates were skipped for a gradient that was not, the loss before and after, and which share of the outputs of
-convolutions and linear layers is in bfloat16: a layer that a network keeps in float32 is meant to be an exception.
-`--only` names networks and methods to run; their rows are merged into the stored file. Speed is not measured here, so
-that several of these may share a GPU: `fheat bench step` measures it.
+trains by supervised learning at its default learning rate, every method on FHEAT-Seg. A row says whether all losses and
+weights stayed finite, how many updates were skipped for a gradient that was not, the loss before and after, and which
+share of the outputs of convolutions and linear layers is in bfloat16: a layer that a network keeps in float32 is meant
+to be an exception. `--only` names networks and methods to run; their rows are merged into the stored file. Speed is not
+measured here, so that several of these may share a GPU: `fheat bench step` measures it.
 """
 
 import json
@@ -52,6 +52,7 @@ def row(data: Path, network: str, method: str, iterations: int, device: str, pat
     return {
         "finite": bool(losses.isfinite().all()) and all(bool(value.isfinite().all()) for value in weights),
         "skipped": int(step.optimiser.skipped),
+        "learning_rate": settings.optimiser.learning_rate,
         "loss_before": round(losses[:WINDOW].mean().item(), 4),
         "loss_after": round(losses[-WINDOW:].mean().item(), 4),
         "in_bfloat16": round(sum(kind == torch.bfloat16 for kind in kinds) / max(len(kinds), 1), 3),

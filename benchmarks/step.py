@@ -1,10 +1,12 @@
 """Time CSE iterations, fused and by plain PyTorch, and compare their losses: `python benchmarks/step.py --data LA`.
 
+`--network` names another network than fheat_seg, and `--steps` another number of iterations than a hundred.
+
 The data are LA in the nnU-Net layout with its splits.json: 4 labels, batch 2 + 2, patches of 112x112x80. All runs
 begin from the same weights with the same crops and random numbers. A hundred iterations run in plain PyTorch, in
 float32 and in bfloat16, captured in a CUDA graph as the fused run is. Rounding grows from step to step, so the
 distance of the two plain runs is the measure for that of the fused one. Iterations per second follow: plain, fused
-with all gates open, and fused with all gates but dec1 closed.
+with all gates open, and fused with all gates but dec1 closed, in a network that has it.
 """
 
 import json
@@ -24,8 +26,10 @@ SURVIVOR = "dec1"
 LOGGED = ("total", "supervised", "consistency", "mix")
 
 
-def begin(data: Path, precision: str, device: str) -> Step:
-    settings = make_settings({"data": str(data), "labelled": 4, "optimiser.precision": precision})
+def begin(data: Path, network: str, precision: str, device: str) -> Step:
+    settings = make_settings(
+        {"data": str(data), "labelled": 4, "network.name": network, "optimiser.precision": precision}
+    )
     return prepare(settings, device=device).step
 
 
@@ -39,9 +43,9 @@ def advance(step: Step, count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
-def losses(step: Step) -> dict[str, list[float]]:
-    advance(step, STEPS)
-    rows = step.history[:STEPS].double().cpu()
+def losses(step: Step, count: int) -> dict[str, list[float]]:
+    advance(step, count)
+    rows = step.history[:count].double().cpu()
     return {name: [round(value, 6) for value in rows[:, step.columns.index(name)].tolist()] for name in LOGGED}
 
 
@@ -52,23 +56,35 @@ def distance(first: dict[str, list[float]], second: dict[str, list[float]]) -> d
 
 
 def main() -> None:
-    options = arguments(__doc__, "step", rounds=200, data="LA with its splits.json")
+    options = arguments(
+        __doc__,
+        "step",
+        rounds=200,
+        data="LA with its splits.json",
+        network="registered name (default: fheat_seg)",
+        steps=f"number of iterations that are compared (default: {STEPS})",
+    )
+    network, steps = options.network or "fheat_seg", int(options.steps or STEPS)
+    if options.network and options.out.stem == options.name:
+        options.name = f"step-{network.replace('_', '-')}-{options.device}"
+        options.out = options.out.with_name(f"{options.name}.json")
     found, speed = {}, {}
     with kernels.use("never"):
-        found["plain float32"] = losses(begin(options.data, "fp32", options.device))
-        step = begin(options.data, "bf16", options.device)
-        found["plain bfloat16"] = losses(step)
+        found["plain float32"] = losses(begin(options.data, network, "fp32", options.device), steps)
+        step = begin(options.data, network, "bf16", options.device)
+        found["plain bfloat16"] = losses(step, steps)
         speed["plain"] = advance(step, options.rounds // 4)
-    step = begin(options.data, "bf16", options.device)
-    found["fused bfloat16"] = losses(step)
-    speed["fused, all gates open"] = advance(step, options.rounds // 2)
-    for site, gate in step.gates.items():
-        if site != SURVIVOR:
-            gate.delta.data.fill_(-0.05)
-    for _ in range(2):
-        step._let_closed_gates_sleep()
-    advance(step, 10)
-    speed[f"fused, {SURVIVOR} open"] = advance(step, options.rounds)
+    step = begin(options.data, network, "bf16", options.device)
+    found["fused bfloat16"] = losses(step, steps)
+    speed["fused, all gates open" if step.gates else "fused"] = advance(step, options.rounds // 2)
+    if SURVIVOR in step.gates:
+        for site, gate in step.gates.items():
+            if site != SURVIVOR:
+                gate.delta.data.fill_(-0.05)
+        for _ in range(2):
+            step._let_closed_gates_sleep()
+        advance(step, 10)
+        speed[f"fused, {SURVIVOR} open"] = advance(step, options.rounds)
     distances = {
         "plain bfloat16 from plain float32": distance(found["plain bfloat16"], found["plain float32"]),
         "fused bfloat16 from plain float32": distance(found["fused bfloat16"], found["plain float32"]),
@@ -78,7 +94,9 @@ def main() -> None:
     write_result(
         options.name,
         title="CSE iterations per second and losses, fused kernels beside plain PyTorch",
-        command="python benchmarks/step.py --data LA --device cuda",
+        command="python benchmarks/step.py --data LA --device cuda"
+        + (f" --network {network}" if options.network else "")
+        + (f" --steps {steps}" if options.steps else ""),
         seed=0,
         device=options.device,
         results={"per_second": speed, "distance": distances, "losses": found},

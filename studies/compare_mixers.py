@@ -7,6 +7,10 @@ For every run of the sweep: Dice on its validation scans; the sites that are off
 those that left all scans unchanged, bit for bit; how far from the identity the others are; cost and time before and
 after the former are removed, which is exact. Then the sites whose input and output are more alike than a threshold are
 bypassed too, as SlimFormer-3D does after training, which is not exact: its price in Dice is measured.
+
+With `--add` the rows of a stored result that OUT does not have stay, so that a sweep can be spread over several days.
+Times are always those of one run: networks of the stored rows are built anew for them, with the same sites closed,
+because weights change no time.
 """
 
 import math
@@ -19,7 +23,7 @@ from typing import Annotated, Any, get_args
 import torch
 import tyro
 from recipe import by_case, means
-from record import ROOT, write_result
+from record import ROOT, read_result, write_result
 from torch import nn
 
 from fheat.bench.timing import Candidate, Timer, without_kernels
@@ -31,6 +35,7 @@ from fheat.gates.similarity import bypass_similar
 from fheat.metrics.table import Table
 from fheat.models.folder import load
 from fheat.networks.operators import Operator
+from fheat.networks.registry import NetworkSpec, create_model
 from fheat.ops.gates import gates_of, operators_of
 from fheat.studies.mixing import similarity_on_scans
 from fheat.system.text import aligned
@@ -70,6 +75,8 @@ def main(
     scans: int | None = None,
     rounds: int = 20,
     store: str | None = None,
+    add: bool = False,
+    sweep: Path = Path("studies/mixers/hippocampus.toml"),
 ) -> None:
     """Print and store the table of operators.
 
@@ -80,20 +87,24 @@ def main(
         scans: number of validation scans that similarities are measured on; all if none.
         rounds: number of turns of each network when times are measured.
         store: name of the stored result.
+        add: keep the rows that are stored under that name already.
+        sweep: file of the sweep, which the stored result names.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     runs = sorted(map(opened, out.glob(f"*/{OUTCOME}")), key=lambda run: (run.place, run.operator, run.seed))
     if not runs:
         raise SystemExit(f"{out}: has no finished run; do the sweep first")
-    times = milliseconds(runs, device, rounds)
-    rows: dict[str, dict[str, Any]] = {}
+    rows = stored_rows(store, runs[0]) if add and store is not None else {}
     for run in runs:
-        row = measured(run, thresholds, device, scans) | {"milliseconds": times[run.name]}
-        rows.setdefault(run.operator, {})[str(run.seed)] = row
+        rows.setdefault(run.operator, {})[str(run.seed)] = measured(run, thresholds, device, scans)
         print(f"measured {run.name}", flush=True)
+    rows = {operator: dict(sorted(rows[operator].items())) for operator in sorted(rows, key=place_of)}
+    spec = runs[0].trained.spec
+    for (operator, seed), times in milliseconds(rows, spec, device, rounds).items():  # type: ignore[arg-type]
+        rows[operator][seed]["milliseconds"] = times
     print(table(rows))
     if store is not None:
-        keep(store, runs, rows, device, thresholds)
+        keep(store, runs, rows, device, thresholds, sweep)
 
 
 def opened(path: Path) -> Run:
@@ -137,6 +148,7 @@ def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | No
         "unchanged_on_scans": [site for site, one in similar.items() if one.unchanged],
         "distance": {site: one.distance for site, one in similar.items() if site not in off},
         "cosine": {site: one.cosine for site, one in similar.items() if site not in off},
+        "cka": {site: one.cka for site, one in similar.items() if site not in off},
         "parameters": after.parameters,
         "macs": {"all sites": before.rest + full_macs(run.trained), "bypassed": after.macs},
         "similar": posthoc,
@@ -148,26 +160,59 @@ def rounded(distance: float) -> float | None:
     return None if math.isnan(distance) else round(distance, 4)
 
 
-def milliseconds(runs: Sequence[Run], device: str, rounds: int) -> dict[str, dict[str, float]]:
+def stored_rows(name: str, run: Run) -> dict[str, dict[str, Any]]:
+    """Return the rows of a stored result, which must be of the same training and windows as a run."""
+    found = read_result(name)
+    schedule = {key: value for key, value in run.outcome.settings["schedule"].items() if key != "seed"}
+    ours = {"schedule": schedule, "patch_size": run.outcome.settings["data"]["patch_size"], "counter": COUNTER}
+    if any(found.settings[key] != value for key, value in ours.items()):
+        raise SystemExit(f"{name}: is of another training, {found.settings}; store under another name")
+    return found.results
+
+
+def place_of(label: str) -> tuple[int, str]:
+    """Return the place of an operator in the table, by its name and, behind a blank, the weight of its penalty."""
+    return ORDER.index(label.split()[0]), label
+
+
+def milliseconds(
+    rows: dict[str, dict[str, Any]], spec: NetworkSpec, device: str, rounds: int
+) -> dict[tuple[str, str], dict[str, float]]:
     """Return the times of one window, float32: as trained and bypassed by plain PyTorch, and bypassed as it runs.
 
-    All candidates take turns. On a GPU each is a captured graph, and the last has the fused kernels where they apply.
+    They are by operator and seed. All candidates take turns. On a GPU each is a captured graph, and the last has the
+    fused kernels where they apply.
     """
     timer = Timer(device=device, rounds=rounds)
-    candidates: dict[str, Candidate] = {}
-    for run in runs:
-        x = torch.randn(run.trained.spec.example_shape, device=device)  # type: ignore[operator, union-attr]
-        trained, retired = (network.to(device).eval() for network in (run.trained, run.retired))
-        candidates[f"{run.name}/plain, trained"] = without_kernels(timer.forward(trained, x))
-        candidates[f"{run.name}/plain, bypassed"] = without_kernels(timer.forward(retired, x))
-        candidates[f"{run.name}/as it runs, bypassed"] = timer.forward(retired, x)
-    times: dict[str, dict[str, float]] = {}
-    for name, value in timer.times(candidates).items():
-        run_name, _, way = name.partition("/")
-        times.setdefault(run_name, {})[way] = round(value, 4)
+    candidates: dict[tuple[str, str, str], Candidate] = {}
+    x = torch.randn(spec.example_shape, device=device)
+    for operator, seeds in rows.items():
+        for seed, row in seeds.items():
+            trained = in_state(operator, row["exactly_off"], spec).to(device).eval()
+            retired = retire(trained)
+            candidates[operator, seed, "plain, trained"] = without_kernels(timer.forward(trained, x))
+            candidates[operator, seed, "plain, bypassed"] = without_kernels(timer.forward(retired, x))
+            candidates[operator, seed, "as it runs, bypassed"] = timer.forward(retired, x)
+    found = timer.times({"/".join(place): run for place, run in candidates.items()})
     for note in timer.notes:
         print(note)
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for operator, seed, way in candidates:
+        times.setdefault((operator, seed), {})[way] = round(found[f"{operator}/{seed}/{way}"], 4)
     return times
+
+
+def in_state(operator: str, off: Sequence[str], spec: NetworkSpec) -> nn.Module:
+    """Return FHEAT-Seg with an operator and fresh weights, and the sites closed that training has closed."""
+    name = operator.split()[0]
+    chosen = {"gates": "closed"} if name == NONE else {"operator": name}
+    sizes = {"in_channels": spec.in_channels, "out_channels": spec.out_channels, "patch_size": spec.patch_size}
+    model = create_model(spec.name, **sizes, **chosen)
+    for site in off:
+        gate = gates_of(model)[site]
+        if not gate.closed:
+            gate.set_strength(0.0)
+    return model
 
 
 def full_macs(network: nn.Module) -> int:
@@ -201,7 +246,12 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def keep(
-    name: str, runs: Sequence[Run], rows: dict[str, dict[str, Any]], device: str, thresholds: Sequence[float]
+    name: str,
+    runs: Sequence[Run],
+    rows: dict[str, dict[str, Any]],
+    device: str,
+    thresholds: Sequence[float],
+    sweep: Path,
 ) -> None:
     """Store the rows under a name."""
     settings = runs[0].outcome.settings
@@ -209,15 +259,16 @@ def keep(
     write_result(
         name,
         title="Operators at the sites of FHEAT-Seg after the same training: Dice, sites off, cost and time",
-        command="fheat sweep studies/mixers/hippocampus.toml --out OUT, then python studies/compare_mixers.py OUT "
-        f"--store {name}",
-        seed=sorted({run.seed for run in runs}),
+        command=f"fheat sweep {sweep} --out OUT, then python studies/compare_mixers.py OUT --store {name} "
+        f"--sweep {sweep}",
+        seed=sorted({int(seed) for seeds in rows.values() for seed in seeds}),
         device=device,
         note="exactly_off: sites that are the identity for any input, by their parameters; unchanged_on_scans: sites "
         "whose output was their input on every window of the validation scans, bit for bit; distance: |output - input| "
-        "/ |input| and cosine: their mean cosine there, of the sites that are not exactly off; milliseconds of one "
-        "window in float32, batch 1; similar: what bypassing the sites above a cosine leaves. hd95 in "
-        + ("voxels." if runs[0].outcome.scoring["voxels"] else "millimetres."),
+        "/ |input|, cosine: their mean cosine there and cka: their linear CKA, of the sites that are not exactly off; "
+        "milliseconds of one window in float32, batch 1; similar: what bypassing the sites above a cosine leaves. "
+        f"Networks were trained on {runs[0].outcome.machine['name']}, and measured on the machine of this result. "
+        "hd95 in " + ("voxels." if runs[0].outcome.scoring["voxels"] else "millimetres."),
         settings={
             "schedule": schedule,
             "patch_size": settings["data"]["patch_size"],

@@ -1,8 +1,9 @@
 """Count parameters and multiply-adds of every network at two patch sizes: `python studies/sizes.py`.
 
 The counts are those of `fheat models`: one input channel, two classes, fvcore's rules. `open` includes the transforms
-of all gates, `closed` leaves them out; a network without gates has the same number twice. `published` has the counts of
-`fheat models --cost`, beside those of the paper.
+of all gates, `closed` leaves them out; a network without gates has the same number twice. `fourier` is what Fourier
+transforms outside of gates would add, which fvcore does not count. `published` has the counts of `fheat models --cost`,
+beside those of the paper.
 """
 
 from record import write_result
@@ -15,7 +16,8 @@ PATCHES = ((112, 112, 80), (96, 96, 96))
 
 def counts(name: str, patch: tuple[int, int, int]) -> dict[str, int]:
     counted = fheat.cost(fheat.create_model(name, patch_size=patch))
-    return {"parameters": counted.parameters, "open": counted.macs, "closed": counted.rest}
+    gates = {"open": counted.macs, "closed": counted.rest}
+    return {"parameters": counted.parameters, **gates, "fourier": counted.fourier}
 
 
 def main() -> None:

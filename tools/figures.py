@@ -25,6 +25,7 @@ SHOWN = {
     "la-4-noise": ("D", "validation"),
     "la-4-spike": ("D", "validation"),
     "la-4-softplus": ("D", "alpha"),
+    "la-4-fheat-segformer3d": ("D", "validation"),
 }
 """The figures that the documentation shows, by the stored run whose report has them."""
 ANALYSES = {"analysis": "analysis-la-4-cpu.json", "trained": "analysis-trained-cpu.json"}

@@ -40,6 +40,8 @@ def main(run: Annotated[Path, tyro.conf.Positional], name: Annotated[str, tyro.c
     """
     settings = read_settings(run / CONFIG, {"data": data})
     lines = [json.loads(line) for line in (run / LOG).read_text().splitlines()]
+    for line in lines:
+        line.pop("crc32", None)  # that of the line before it was rounded
     special = ("validation", "per_second", "probe")
     lines = [
         line

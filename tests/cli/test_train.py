@@ -297,6 +297,7 @@ def test_fields_of_a_settings_file(phantoms, tmp_path, capsys, line, says):
             "fheat: --data.batch: method bcp pastes one half into the other and needs 2, 4, ..., not 3",
         ),
         (["--network", "unet9000"], 2, "fheat: --network.name: 'unet9000' is unknown"),
+        (["--network", "nnunet"], 2, "fheat: --network.name: 'nnunet' is unknown, perhaps dynunet is meant"),
     ],
 )
 def test_options(phantoms, tmp_path, capsys, words, code, says):
@@ -405,7 +406,7 @@ def test_a_network_brings_its_learning_rate_where_none_is_given(tmp_path):
         (["--network", "light_unetr", "--learning-rate", "0.01"], 0.01),
         (["--config", str(tmp_path / "own.toml")], 0.001),
         (["--config", str(tmp_path / "rate.toml")], 0.01),
-        (["--config", str(tmp_path / "own.toml"), "--network", "segformer3d"], 0.01),
+        (["--config", str(tmp_path / "own.toml"), "--network", "segresnet"], 0.01),
     ):
         _, settings = _settings(["scans", *words])
         assert settings.optimiser.learning_rate == rate, words
@@ -417,3 +418,5 @@ def test_a_network_brings_its_learning_rate_where_none_is_given(tmp_path):
     )
     with pytest.raises(BadInput, match=r"network.name: 'light' is unknown"):
         make_settings({"data": "scans", "network": "light"})
+    with pytest.raises(BadInput, match=r"field network.name: Input should be a valid string"):
+        make_settings({"data": "scans", "network.name": 1.5})

@@ -17,7 +17,7 @@ from fheat.data.intensity import moments, window, zscore
 from fheat.data.layouts import open_dataset
 from fheat.data.orientation import reorient
 from fheat.data.phantom import write_phantoms
-from fheat.data.preprocessing import NOT_RESAMPLED, Intensity, Preprocessing
+from fheat.data.preprocessing import NOT_RESAMPLED, Intensity, Preprocessing, tensor_of
 from fheat.data.resample import resample
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
@@ -116,6 +116,26 @@ def test_whole_arrays_and_planes_in_any_pieces_are_the_obvious_ones(value, chann
         cuts = [*range(0, scan.shape[axis], piece), scan.shape[axis]]
         parts = [scan.planes(axis, start, stop) for start, stop in itertools.pairwise(cuts)]
         assert np.array_equal(torch.cat(parts, dim=axis + 1).numpy(), planes)
+
+
+@pytest.mark.parametrize("intensity", [*INTENSITIES, Intensity(kind="window", low=0.1, high=0.4)], ids=str)
+@pytest.mark.parametrize("kind", ["u1", "<i2", ">i2", "<u2", "<u4", "<f2", "<f4", ">f4", "<f8", "longdouble"])
+@pytest.mark.parametrize("writeable", [True, False])
+def test_torch_maps_intensities_as_numpy_does_bit_for_bit(intensity, kind, writeable):
+    volume = stored(kind=np.float64)
+    volume = Volume(np.abs(volume.data).astype(kind), volume.affine)
+    volume.data.flags.writeable = writeable
+    scan = Preprocessing(orientation="PIL", intensity=intensity).scan(volume)
+    expected = scan.planes(1, 2, 17)
+    assert torch.equal(scan._mapped_on(torch.device("cpu"), scan._data[:, 2:17]), expected)
+    assert torch.equal(scan.planes(1, 2, 17, torch.device("cpu")), expected)
+    assert expected.unique().numel() > 1
+
+
+def test_voxels_between_other_things_become_a_tensor():
+    records = np.zeros((3, 4, 5), dtype=[("mark", "u1"), ("value", "<f4")])
+    records["value"] = np.arange(60).reshape(3, 4, 5)
+    assert torch.equal(tensor_of(records["value"]), torch.arange(60.0).reshape(3, 4, 5))
 
 
 @pytest.mark.parametrize("value", list(values()), ids=str)

@@ -80,7 +80,7 @@ def test_every_row_that_exists_has_settings_that_fit_together(plan):
     for one in items().values():
         for row in one.rows:
             made = plan_row(row, plan)
-            assert bool(made.runs) == (not made.needs)
+            assert bool(made.runs) == (not made.needs and not row.outside)
             for run in made.runs:
                 assert names.setdefault(run.name, flattened(run.settings)) == flattened(run.settings)
     assert len(names) >= 120  # more with every network and method that is added
@@ -149,6 +149,16 @@ def test_a_row_needs_its_network_its_method_and_its_data(phantoms):
         assert words in without.problem
     assert "unpack Task01_BrainTumour" in remedy("msd-original")
     assert plan_row(row, plan).problem == ""
+
+
+def test_a_program_of_somebody_else_is_not_trained(plan):
+    rows = [row for row in item("table4").rows if row.outside]
+    assert {row.system for row in rows} == {"medsam2", "efficient-medsam2", "med-fastsam"}
+    for row in rows:
+        made = plan_row(row, plan)
+        assert made.problem == "a program of your own: fheat prompt, docs/how-to/prompt.md"
+        assert made.runs == ()
+        assert made.needs == ""
 
 
 def test_a_row_runs_once_its_network_is_registered(plan):

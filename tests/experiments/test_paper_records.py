@@ -22,7 +22,7 @@ def test_every_table_has_the_rows_of_the_paper():
     counts = {name: len(item(name).rows) for name in ITEMS}
     assert counts == {
         "table1": 5, "table2": 14, "table3": 21, "table4": 39, "table5": 30, "table6": 9, "section5": 3,
-        "fig1": 7, "fig2": 0, "fig3": 0, "fig4": 2, "fig5": 6, "fig6": 6, "fig7": 0, "fig8": 7, "fig9": 7,
+        "fig1": 7, "fig2": 0, "fig3": 0, "fig4": 4, "fig5": 6, "fig6": 6, "fig7": 0, "fig8": 7, "fig9": 7,
         "methods": 14,
     }  # fmt: skip
     assert [len(item(name).costs) for name in ("table4", "table5")] == [13, 10]
@@ -112,5 +112,8 @@ def test_what_does_not_exist_is_refused():
     content = {"title": "T", "kind": "scores", "rows": {"s": {"a": {"dice": [90.0, 0.5]}}}}
     made = make_item("own", content, systems, settings, {})
     assert made.row("s/a").published == {"dice": Published(90.0, 0.5)}
+    for wrong in ({"title": "A"}, {"title": "A", "network": "fheat_seg", "through": "fheat prompt"}):
+        with pytest.raises(ValueError, match="give either a network, or through"):
+            make_item("own", content, {"a": wrong}, settings, {})
     with pytest.raises(ValueError, match="kind"):
         make_item("own", content | {"kind": "poem"}, systems, settings, {})

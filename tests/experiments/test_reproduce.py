@@ -231,6 +231,7 @@ def test_workers_are_asked_where_runs_are_to_be_parallel(plan, tmp_path, monkeyp
     assert found.failures == {"la-4/fheat-seg, seed 0": "no memory"}
 
 
+@pytest.mark.usefixtures("shown")  # which has done the other row
 def test_a_run_that_fails_is_named_and_the_others_go_on(plan):
     (one,) = chosen_items(["table6"], ["la-4/dec1-only", "la-4/fheat-seg"])
     rows = [row.model_copy(update={"options": {"network.gates": "enc9"}}) if row.options else row for row in one.rows]
@@ -267,6 +268,13 @@ def test_states_and_costs_of_all_items(shown, plan, tmp_path):
     assert absent.state == "not available yet (needs network not_there)"
     (mixed,) = overview([item("table6").model_copy(update={"rows": (*item("table6").rows, rows[0])})], plan)
     assert mixed.state == "done; 1 row not available yet (needs network not_there)"
+    assert bare["table4"].state.endswith("; 9 rows each a program of your own: fheat prompt, docs/how-to/prompt.md")
+    table4 = item("table4")
+    times = [
+        overview([table4.model_copy(update={"rows": tuple(map(table4.row, rows))})], plan)[0].minutes["cuda"]
+        for rows in (["la-all/fheat-seg"], ["la-all/fheat-seg", "la-all/medsam2"])
+    ]
+    assert times[0] == times[1] > 0
 
 
 def test_rows_are_chosen_by_name_setting_or_system():

@@ -16,7 +16,8 @@ def test_fig4(tmp_path):
     plan = make_plan(["phantoms"], tmp_path, scale="tiny", device="cpu")
     (shown,) = reproduce(["fig4"], plan=plan)
     assert not shown.failures
-    assert [result.name for result in shown.results] == ["la-4/segformer3d", "la-4/fheat-segformer3d"]
+    names = [f"la-4/{name}{rate}" for rate in ("", "-at-0-001") for name in ("segformer3d", "fheat-segformer3d")]
+    assert [result.name for result in shown.results] == names
     numbers = {(number.row, number.quantity): number for number in shown.presented.numbers}
     assert all(number.state == "done" for number in numbers.values())
     assert numbers["", "survivors"].ours.mean == 8  # after two iterations

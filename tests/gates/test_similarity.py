@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fheat import FractionalHeat, instrument, load, save
+from fheat import FractionalHeat, cost, instrument, load, save
 from fheat.gates.similarity import Similarity, bypass_similar, bypass_sites, measured_similarity
 from fheat.networks.registry import create_model
 from fheat.nn.fnet import FNet3D
 from fheat.ops.gates import operators_of
+from tests.gates.test_cka import dense_cka
 
 
 class Sites(nn.Module):
@@ -48,7 +49,9 @@ def test_similarity_is_what_its_formula_says():
     assert found["weak"].cosine == pytest.approx(sum(cosines) / 10, abs=1e-6)
     assert found["weak"].distance == pytest.approx(math.sqrt(changed / size), rel=1e-4)
     assert (found["weak"].samples, found["closed"].samples) == (10, 5)
-    assert found["closed"] == Similarity(pytest.approx(1.0, abs=1e-12), 0.0, unchanged=True, samples=5)
+    one = pytest.approx(1.0, abs=1e-12)
+    assert found["closed"] == Similarity(one, 0.0, unchanged=True, samples=5, cka=one)
+    assert found["weak"].cka == pytest.approx(dense_cka(pairs), abs=1e-6)
     assert not found["weak"].unchanged
     assert found["fixed"].distance > 0.5
     assert found["closed"].angle == pytest.approx(0.0, abs=1e-6)
@@ -85,8 +88,106 @@ def test_sites_above_the_threshold_are_left_out():
     for wrong in (0.0, 1.1, -1.0):
         with pytest.raises(ValueError, match="no cosine"):
             bypass_similar(model, {}, wrong)
+    with pytest.raises(ValueError, match="use one of cosine, cka"):
+        bypass_similar(model, {}, 0.5, by="angle")
+    with pytest.raises(ValueError, match="use one of sites, blocks"), measured_similarity(model, "layers"):
+        pass
     with pytest.raises(ValueError, match="no site 'other': it has weak, closed, fixed"):
         bypass_sites(model, {"other"})
+
+
+class Turn(FNet3D):
+    """Swaps two channels: no channel is what it was, and together they are the same."""
+
+    def mix(self, x):
+        return x.flip(1)
+
+
+def test_cka_sees_through_a_rotation_of_channels():
+    model, x = nn.Sequential(Turn()), torch.randn(1, 2, 6, 6, 6)
+    with measured_similarity(model) as record:
+        model(x)
+    (one,) = record.results().values()
+    assert abs(one.cosine) < 0.5
+    assert one.cka == pytest.approx(1.0)
+    assert bypass_similar(model, record.results(), 0.99)[1] == []
+    assert bypass_similar(model, record.results(), 0.99, by="cka")[1] == ["0"]
+
+
+def test_a_gate_may_be_called_with_several_widths():
+    gate = FractionalHeat(initial_strength=0.3)
+    pairs = []
+    with measured_similarity(gate) as record, torch.no_grad():
+        for channels in (2, 3):
+            x = torch.randn(1, channels, 4, 4, 4)
+            pairs.append((x, gate(x)))
+    (one,) = record.results().values()
+    assert one.cka == pytest.approx(sum(dense_cka([pair]) for pair in pairs) / 2, abs=1e-6)
+
+
+def block_pairs(model, paths, x):
+    """Return what enters and leaves each of these blocks."""
+    pairs = {path: [] for path in paths}
+    hooks = [
+        model.get_submodule(path).register_forward_hook(
+            lambda module, inputs, output, path=path: pairs[path].append(
+                (inputs[0], output[0] if isinstance(output, tuple) else output)
+            )
+        )
+        for path in paths
+    ]
+    with torch.no_grad():
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    return pairs
+
+
+def test_blocks_of_a_shared_gate_count_for_its_site():
+    torch.manual_seed(0)
+    model, x = create_model("fheat_seg", patch_size=(32, 32, 32)).eval(), torch.randn(2, 1, 32, 32, 32)
+    with measured_similarity(model, "blocks") as record, torch.no_grad():
+        model(x)
+    found = record.results()
+    assert list(found) == list(operators_of(model))
+    pairs = block_pairs(model, [f"enc2.blocks.{block}.{half}" for block in (0, 1) for half in ("first", "second")], x)
+    every = [pair for path in pairs.values() for pair in path]
+    assert found["enc2"].samples == 8
+    assert found["enc2"].cka == pytest.approx(dense_cka(every), abs=1e-6)
+    changed, size = (
+        sum(float(part.double().square().sum()) for part in parts)
+        for parts in ([y - x for x, y in every], [x for x, _ in every])
+    )
+    assert found["enc2"].distance == pytest.approx(math.sqrt(changed / size), rel=1e-5)
+    assert torch.equal(every[0][1], every[1][0])  # a block takes what the block before it returned
+    threshold = sorted(one.cka for one in found.values())[-3]
+    smaller, sites = bypass_similar(model, found, threshold, by="cka")
+    assert len(sites) == 3
+    assert [site for site, one in operators_of(smaller).items() if one.retired] == sites
+
+
+@pytest.mark.parametrize("name", ["segformer3d", "amber_afno"])
+def test_mixers_of_blocks_are_sites(name, tmp_path):
+    torch.manual_seed(0)
+    model, x = create_model(name, patch_size=(64, 64, 64)).eval(), torch.randn(1, 1, 64, 64, 64)
+    with measured_similarity(model, "blocks") as record, torch.no_grad():
+        model(x)
+    found = record.results()
+    assert list(found) == [f"enc{level}.blocks.{block}.mixer" for level in (1, 2, 3, 4) for block in (0, 1)]
+    (pair,) = block_pairs(model, ["enc1.blocks.1"], x)["enc1.blocks.1"]
+    assert found["enc1.blocks.1.mixer"].cka == pytest.approx(dense_cka([pair]), abs=1e-6)
+    threshold = sorted(one.cka for one in found.values())[-2]
+    smaller, sites = bypass_similar(model, found, threshold, by="cka")
+    assert len(sites) == 2
+    assert cost(smaller).macs < cost(model).macs
+    block = smaller.get_submodule(sites[0].removesuffix(".mixer"))
+    features = torch.randn(1, block.ffn[0].in_channels, 3, 2, 2)
+    with torch.no_grad():
+        assert torch.equal(block(features), features + block.ffn(block.ffn_norm(features)))
+        restored = load(save(smaller, tmp_path / "model"))
+        assert torch.equal(restored(x), smaller(x))
+        assert not torch.equal(restored(x), model(x))
+    assert bypass_similar(restored, found, threshold, by="cka")[1] == []
 
 
 def test_a_site_of_an_instrumented_network_loses_its_hook():

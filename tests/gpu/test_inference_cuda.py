@@ -6,7 +6,8 @@ import torch
 
 pytest.importorskip("nibabel")
 from fheat import Card, Predictor, create_model
-from fheat.inference.replay import Replay
+from fheat.data.preprocessing import Preprocessing
+from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay
 from fheat.inference.sliding import SlidingWindow
 from fheat.inference.windows import Windows
 from fheat.io import Volume, write_nifti
@@ -55,6 +56,18 @@ def test_scans_overlap_by_default_and_have_the_masks_of_scans_in_turn(tmp_path):
     assert others == 4 * [True] + 4 * [False]
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "intensity", [{"kind": "none"}, {"kind": "zscore"}, {"kind": "window", "low": -3.0, "high": 117.0}]
+)
+def test_intensities_are_mapped_as_on_the_cpu_bit_for_bit(kind, intensity):
+    data = np.asfortranarray(np.random.default_rng(0).normal(100, 20, (70, 60, 50)).astype(kind))
+    scan = Preprocessing(orientation="LAS", intensity=intensity).scan(Volume(data, np.eye(4)))
+    there = scan.planes(1, 3, 40, torch.device("cuda"))
+    assert there.is_cuda
+    assert torch.equal(there.cpu(), scan.planes(1, 3, 40))
+
+
 def test_half_precision_names_the_same_voxels():
     torch.manual_seed(0)
     model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()
@@ -68,14 +81,15 @@ def test_half_precision_names_the_same_voxels():
 
 def test_replayed_windows_are_those_of_the_network():
     model = create_model("fheat_seg", patch_size=(32, 32, 32)).cuda().eval()
-    replay = Replay(model, "float32")
+    replay = Replay(model, "float32", batch=4)
+    replay.expect(2 * VOXELS_WORTH_KERNELS, (1, 32, 32, 32))
     with torch.no_grad():
         for batch in (4, 1, 3, 2, 4):
             x = torch.randn(batch, 1, 32, 32, 32, device="cuda")
             found = replay(x)
             assert found.shape[0] == batch
             assert torch.allclose(found, model(x), rtol=1e-4, atol=1e-4)
-    assert len(replay._graphs) == 3  # of one, two and four windows
+    assert [size[0] for size in replay._graphs] == [4, 1]
     with torch.inference_mode():
         replay(torch.randn(8, 1, 32, 32, 32, device="cuda"))
     replay(torch.randn(8, 1, 32, 32, 32, device="cuda"))
@@ -88,6 +102,7 @@ class AsksTheHost(torch.nn.Module):
 
 def test_a_network_that_cannot_be_captured_runs_as_it_is():
     replay, x = Replay(AsksTheHost(), "float32"), torch.randn(1, 1, 8, 8, 8, device="cuda")
+    replay.expect(2 * VOXELS_WORTH_KERNELS, (1, 8, 8, 8))
     with pytest.warns(UserWarning, match="cannot be captured"):
         found = replay(x)
     assert torch.equal(found, AsksTheHost()(x))

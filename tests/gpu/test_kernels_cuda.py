@@ -12,6 +12,7 @@ from fheat.nn.layers import Down, Stem, Up
 from fheat.nn.light_attention import GatedMixer
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.kernels import widen_tiles
 from fheat.ops.largest_component import largest_component
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -35,10 +36,10 @@ def pair(name, **options):
     return model, exact.double()
 
 
-def logits_and_gradients(model, x, weights, mode, half, trial=False):
+def logits_and_gradients(model, x, weights, mode, half):
     """Return the logits and the gradient of each parameter."""
     model.zero_grad()
-    with kernels.use(mode, trial=trial):
+    with kernels.use(mode):
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             logits = model(x)
         (logits.double() * weights).sum().backward()
@@ -49,7 +50,8 @@ def assert_as_exact(fused, plain, expected, half):
     """Compare logits and all gradients together, and then each gradient by its own size.
 
     The latter with more room, as a single number may happen to be exact in plain code. Where a gradient is zero but for
-    rounding, as that of a bias before a norm, the largest one is its measure.
+    rounding, as that of a bias before a norm, or a sum in which much cancels, as that of a gate, the largest one is its
+    measure: in bfloat16 the noise of such a bias was 0.2 % of that.
     """
     together = [(logits, torch.cat([one.flatten() for one in rest])) for logits, *rest in (fused, plain, expected)]
     for one, other, truth in zip(*together, strict=True):
@@ -58,31 +60,30 @@ def assert_as_exact(fused, plain, expected, half):
     largest = max(truth.norm() for truth in expected[1:])
     for index, (one, other, truth) in enumerate(zip(fused, plain, expected, strict=True)):
         off, plain_off = ((found.double() - truth).norm() for found in (one, other))
-        room = (3e-2 if half else 1e-4) * (truth.norm() + 1e-3 * largest)
+        room = 3e-2 * truth.norm() + 3e-3 * largest if half else 1e-4 * (truth.norm() + 1e-3 * largest)
         assert off < 3 * plain_off + room, f"parameter {index - 1}"
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize(
-    ("name", "options", "trial"),
+    ("name", "options"),
     [
-        ("fheat_seg", {}, False),
-        ("fheat_seg", {"mixer": "gelu"}, False),
-        ("fheat_seg", {"kan_ratio": 2}, False),
-        ("light_unetr", {}, False),
-        ("fheat_seg_l", {}, False),
-        ("fheat_seg_l", {}, True),
-        ("segformer3d", {}, False),
-        ("fheat_segformer3d", {}, False),
+        ("fheat_seg", {}),
+        ("fheat_seg", {"mixer": "gelu"}),
+        ("fheat_seg", {"kan_ratio": 2}),
+        ("light_unetr", {}),
+        ("fheat_seg_l", {}),
+        ("segformer3d", {}),
+        ("fheat_segformer3d", {}),
     ],
-    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l", "on trial", "segformer3d", "fheat_segformer3d"],
+    ids=["fheat_seg", "gelu", "ratio", "light_unetr", "fheat_seg_l", "segformer3d", "fheat_segformer3d"],
 )
-def test_the_network_is_as_exact_as_the_plain_one(name, options, trial, half):
+def test_the_network_is_as_exact_as_the_plain_one(name, options, half):
     model, exact = pair(name, **options)
     x, weights = torch.randn(2, 1, *PATCH, device="cuda"), torch.randn(2, 2, *PATCH, device="cuda")
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(model, x, weights, "never", half)
-    fused = logits_and_gradients(model, x, weights, "auto", half, trial)
+    fused = logits_and_gradients(model, x, weights, "auto", half)
     assert_as_exact(fused, plain, expected, half)
 
 
@@ -173,8 +174,10 @@ def test_the_gated_mixer_with_its_residual(samples, channels, grid, half):
     ],
     ids=["block", "wide block", "down", "wide down", "up"],
 )
-@pytest.mark.parametrize("trial", [False, True], ids=["", "on trial"])
-def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half, trial):
+@pytest.mark.parametrize("shared", [None, 101_376], ids=["", "shared memory of an RTX 40"])
+def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, half, shared, monkeypatch):
+    if shared is not None:
+        monkeypatch.setattr(widen_tiles, "shared_memory", lambda x: shared)
     torch.manual_seed(0)
     block, exact = build().cuda(), build().cuda().double()
     exact.load_state_dict(block.state_dict())
@@ -182,7 +185,7 @@ def test_convolution_blocks_are_as_exact_as_plain_ones(build, channels, grid, ha
     weights = torch.randn_like(exact(x.double()))
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(block, x, weights, "never", half)
-    fused = logits_and_gradients(block, x, weights, "auto", half, trial)
+    fused = logits_and_gradients(block, x, weights, "auto", half)
     assert_as_exact(fused, plain, expected, half)
 
 
@@ -205,7 +208,7 @@ def test_a_block_added_to_a_skip_is_as_exact_as_the_plain_one(grid, half):
     x, weights = torch.randn(3, 60, *grid, device="cuda"), torch.randn(skip.shape, device="cuda")
     expected = logits_and_gradients(exact, x.double(), weights, "never", False)
     plain = logits_and_gradients(block, x, weights, "never", half)
-    fused = logits_and_gradients(block, x, weights, "auto", half, trial=True)
+    fused = logits_and_gradients(block, x, weights, "auto", half)
     assert_as_exact(fused, plain, expected, half)
 
 
@@ -220,7 +223,7 @@ def test_wide_stages_are_as_exact_as_plain_ones(channels, grid, half):
     x, weights = (torch.randn(6, channels, *grid, device="cuda") for _ in range(2))
     expected = logits_and_gradients(exact.double(), x.double(), weights, "never", False)
     plain = logits_and_gradients(stage, x, weights, "never", half)
-    fused = logits_and_gradients(stage, x, weights, "auto", half, trial=True)
+    fused = logits_and_gradients(stage, x, weights, "auto", half)
     assert_as_exact(fused, plain, expected, half)
 
 

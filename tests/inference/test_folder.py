@@ -10,7 +10,8 @@ import torch
 from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
-from fheat.inference.folder import predict_folder
+from fheat.inference import folder
+from fheat.inference.folder import expecting, predict_folder
 from fheat.inference.predictor import UnusualScan
 from fheat.inference.stages import FolderWatcher
 from fheat.io import Volume, read_nifti, write_nifti
@@ -176,3 +177,17 @@ def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
     with pytest.raises(BadInput, match="a"):
         predictor.segment_folder(tmp_path / "scans", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_only_scans_without_a_mask_are_announced(predictor, scans, tmp_path, monkeypatch):
+    announced = []
+
+    def heard(predictor, count):
+        announced.append(count)
+        return expecting(predictor, count)
+
+    monkeypatch.setattr(folder, "expecting", heard)
+    for overwrite in (False, False, True):
+        predict_folder(predictor, scans, tmp_path / "out", overwrite=overwrite)
+    assert announced == [3, 1, 3]  # one cannot be read, and has no mask
+    assert predictor.scans_behind == 0

@@ -27,7 +27,9 @@ from torch import nn
 from fheat import Card, Predictor
 from fheat.inference.windows import Windows
 from fheat.io import Volume
+from fheat.system.allocator import return_large_blocks
 
+return_large_blocks()  # as the program does
 torch.set_num_threads(1)
 
 def measure(line):
@@ -108,7 +110,7 @@ def measured():
 def test_the_peak_stays_within_the_printed_bound(measured, job, times):
     """Beyond what the program itself takes, the bound is at most so many times what is used."""
     bound, program, peak = measured(job)
-    assert peak <= 1.1 * bound
+    assert peak <= bound
     assert bound - program <= times * (peak - program)
 
 

@@ -1,7 +1,11 @@
 """Programs that take boxes: a stand-in, exported here, segments scans through the adapter and the verb."""
 
+import contextlib
+import hashlib
 import json
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,14 +24,21 @@ AFFINE = np.diag([1.0, 1.0, 3.0, 1.0])
 
 
 class BrightInBox(nn.Module):
-    """Logits of the bright pixels inside the box, at half the size of the image, as many decoders give them."""
+    """Logits of the bright pixels inside the box, at half the size of the image, as many decoders give them.
+
+    What counts as bright is a weight, of a number of values that exporters do not write among the operations.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.limit = nn.Parameter(torch.full(SIZE, 0.5))
 
     def forward(self, image, box):
         x0, y0, x1, y1 = box.reshape(4).unbind()
         rows = torch.arange(SIZE[0] // 2) * 2 + 1
         columns = torch.arange(SIZE[1] // 2) * 2 + 1
         inside = ((rows > y0) & (rows < y1))[:, None] & ((columns > x0) & (columns < x1))[None]
-        bright = nn.functional.avg_pool2d(image, 2).mean(dim=(0, 1)) > 0.5
+        bright = nn.functional.avg_pool2d(image - self.limit, 2).mean(dim=(0, 1)) > 0
         return torch.where(inside & bright, 5.0, -5.0)[None, None]
 
 
@@ -63,19 +74,27 @@ def exported(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def onnx(exported):
-    """The stand-in as an ONNX file."""
+DOCUMENTED = re.search(
+    r"`(torch\.onnx\.export\(.*\))`", (Path(__file__).parents[2] / "docs/how-to/prompt.md").read_text()
+)[1]
+"""The call with which the documentation exports a model."""
+
+
+def export_onnx(call, folder):
+    """Export the stand-in by a call such as `DOCUMENTED` in a folder, and return the file."""
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    example = torch.zeros(1, 3, *SIZE), torch.zeros(1, 4)
-    names = {"input_names": ["pixels", "prompt"], "output_names": ["mask"]}
-    with warnings.catch_warnings():
+    example = {"image": torch.zeros(1, 3, *SIZE), "box": torch.zeros(1, 4)}
+    with warnings.catch_warnings(), contextlib.chdir(folder):
         warnings.simplefilter("ignore")  # the exporter calls functions of torch that torch deprecates
-        program = torch.onnx.export(BrightInBox().eval(), example, dynamo=True, verbose=False, **names)
-    path = exported / "bright.onnx"
-    path.write_bytes(program.model_proto.SerializeToString())
-    return path
+        eval(call, {"torch": torch, "module": BrightInBox().eval(), **example})
+    return folder / "medsam.onnx"
+
+
+@pytest.fixture(scope="module")
+def onnx(tmp_path_factory):
+    """The stand-in as an ONNX file."""
+    return export_onnx(DOCUMENTED, tmp_path_factory.mktemp("onnx"))
 
 
 @pytest.fixture
@@ -231,26 +250,96 @@ def test_the_verb_with_a_reference(exported, scan, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+def test_the_verb_with_a_program_that_takes_no_boxes(exported, scan, capsys):
+    adapter = {"box": None, "size": SIZE, "output": "1", "window": [0, 1]}
+    (scan / "adapter.json").write_text(json.dumps(adapter))
+    words = exported / "alone.pt2", scan / "scan.nii.gz", scan / "mask.nii.gz", "--trust"
+    words = *words, "--adapter", scan / "adapter.json"
+    assert prompt(*words, "--reference", scan / "label.nii.gz") == 2
+    says = "--reference gives boxes, and the adapter says that the program takes none"
+    assert says in capsys.readouterr().err
+    assert prompt(*words) == 0
+    assert "5 boxes from no prompt, label 1 1.296 ml" in capsys.readouterr().out
+    mask, image = (read_volume(scan / f"{name}.nii.gz").data for name in ("mask", "scan"))
+    assert np.array_equal(mask, image > 0.5)
+    record = json.loads((scan / "mask.json").read_text())
+    assert record["prompts"] == {"from": "no prompt", "boxes": 5, "slices": 5}
+    assert record["adapter"]["box"] is None
+
+
 def test_a_program_of_torch_export_needs_trust(exported, scan, capsys):
     assert prompt(exported / "bright.pt2", scan / "scan.nii.gz", scan / "mask.nii.gz", "--boxes", "boxes.json") == 3
     assert "may run code of its maker when it is opened; give --trust" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_the_verb_with_an_onnx_file_and_boxes(onnx, exported, scan, capsys):
+def test_the_verb_with_an_onnx_file_and_boxes(onnx, scan, capsys):
+    """The file, exported as the documentation says, is all that is needed and all that the sha256 covers."""
+    assert [file.name for file in onnx.parent.iterdir()] == ["medsam.onnx"]
     (scan / "boxes.json").write_text('[{"label": 7, "box": [6, 4, 1, 31, 24, 4]}]')
     words = (onnx, scan / "scan.nii.gz", scan / "mask.nii", "--boxes", scan / "boxes.json", "--json")
-    assert prompt(*words) == 3
-    assert "takes the inputs pixels, prompt, and the adapter gives image, box" in capsys.readouterr().err
-    names = {"size": SIZE, "window": [0, 1], "image": "pixels", "box": "prompt", "output": "mask"}
-    (scan / "adapter.json").write_text(json.dumps(names))
+    adapter = {"size": SIZE, "window": [0, 1]}
+    for wrong, says in (
+        ({"image": "pixels"}, "takes the inputs image, box, and the adapter gives pixels, box"),
+        ({"output": "mask"}, "has no output 'mask', only"),
+        ({"size": [8, 8]}, "cannot be run"),
+    ):
+        (scan / "adapter.json").write_text(json.dumps(adapter | wrong))
+        assert prompt(*words, "--adapter", scan / "adapter.json") == 3
+        assert says in capsys.readouterr().err
+    (scan / "adapter.json").write_text(json.dumps(adapter))
     assert prompt(*words, "--adapter", scan / "adapter.json") == 0
-    assert json.loads(capsys.readouterr().out)["prompts"]["boxes"] == 3
+    record = json.loads(capsys.readouterr().out)
+    assert record["prompts"]["boxes"] == 3
+    assert record["program"]["sha256"] == hashlib.sha256(onnx.read_bytes()).hexdigest()
     found, image = read_volume(scan / "mask.nii").data, read_volume(scan / "scan.nii.gz").data
     assert np.array_equal(found, np.where(image > 0.5, 7, 0))
-    (scan / "adapter.json").write_text(json.dumps(names | {"size": [8, 8]}))
-    assert prompt(*words, "--adapter", scan / "adapter.json", "--overwrite") == 3
-    assert "cannot be run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_weights_beside_an_onnx_file_are_refused(scan, monkeypatch, capsys):
+    """Also in the folder of the file, where onnxruntime would find them."""
+    program = export_onnx(DOCUMENTED.replace("external_data=False, ", ""), scan)
+    assert (scan / "medsam.onnx.data").stat().st_size == 4 * SIZE[0] * SIZE[1]
+    monkeypatch.chdir(scan)
+    capsys.readouterr()
+    assert prompt(program.name, "scan.nii.gz", "mask.nii", "--reference", "label.nii.gz") == 3
+    says = (
+        "medsam.onnx: keeps weights in another file, medsam.onnx.data, which its sha256 does not cover; export it in "
+    )
+    error = capsys.readouterr().err
+    assert says + "one file: torch.onnx.export(..., external_data=False)" in error
+    assert error.count("\n") == 1
+
+
+def onnx_model(place):
+    """Return an ONNX model, one of whose tensors lies in the file `far`: a weight, or a constant in a branch."""
+    onnx = pytest.importorskip("onnx")
+    near = onnx.helper.make_tensor("near", onnx.TensorProto.FLOAT, [1], [1.0])
+    far = onnx.helper.make_tensor("far", onnx.TensorProto.FLOAT, [1], [1.0])
+    far.ClearField("float_data")
+    far.data_location = onnx.TensorProto.EXTERNAL
+    far.external_data.add(key="location", value="far")
+    image = onnx.helper.make_tensor_value_info("image", onnx.TensorProto.BOOL, [1])
+    out = onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, [1])
+    constant = onnx.helper.make_node("Constant", [], ["out"], value=far if place == "branch" else near)
+    branch = onnx.helper.make_graph([constant], "branch", [], [out])
+    chosen = onnx.helper.make_node("If", ["image"], ["out"], then_branch=branch, else_branch=branch)
+    weights = [far if place == "weight" else near]
+    graph = onnx.helper.make_graph([chosen], "graph", [image], [out], weights)
+    versions = onnx.helper.make_opsetid("", 18)  # old enough for any onnxruntime
+    return onnx.helper.make_model(graph, ir_version=9, opset_imports=[versions])
+
+
+@pytest.mark.parametrize("place", ["weight", "branch", None])
+def test_tensors_in_other_files_are_found_wherever_they_are(place, tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "model.onnx").write_bytes(onnx_model(place).SerializeToString())
+    with pytest.raises(BadInput) as caught:
+        PromptProgram(tmp_path / "model.onnx")
+    says = "takes the inputs image, and" if place is None else "keeps weights in another file, far, which"
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from fheat import BadInput, FractionalHeat, Predictor, create_model, load, retire
+from fheat.inference import replay as replay_module
 from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.compilers import COMPILERS, Compiler
-from fheat.inference.replay import Replay
+from fheat.inference.folder import expecting
+from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay, unrounded_convolutions
 from fheat.inference.runtimes import FASTEST, CompiledRuntime, choose_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
@@ -25,6 +27,7 @@ from fheat.nn.layers import one_group
 from fheat.ops import kernels
 from fheat.ops.gates import gates_of
 from fheat.ops.rational import Rational
+from fheat.system import machine
 
 CPU = torch.device("cpu")
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "scan-cpu.json"
@@ -253,7 +256,7 @@ def test_windows_are_judged_without_kernels_and_other_threads_keep_theirs():
 
     def judge():
         with kernels.use("always"):
-            Replay(network)._plain(x)
+            Replay(network)._plain(x, "float32")
             network.seen.append(kernels.usable(x))
 
     thread = threading.Thread(target=judge)
@@ -271,8 +274,82 @@ def test_windows_are_judged_without_kernels_and_other_threads_keep_theirs():
 def test_windows_without_foreground_do_not_decide():
     for model, size in ((Scaled(-1.0), 16), (Scaled(1.0), 8)):  # the second has too few voxels
         replay, x = Replay(model), torch.randn(1, 1, size, size, size)
+        replay.expect(VOXELS_WORTH_KERNELS + x.numel(), tuple(x.shape[1:]))
         assert torch.equal(replay(x), model(x))
         assert replay.precision == "auto"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("asked", "first"), [("auto", "float32"), ("float32", "float32"), ("bfloat16", "bfloat16")])
+def test_a_few_windows_on_a_gpu_do_without_kernels_and_do_not_decide_the_precision(asked, first, monkeypatch):
+    monkeypatch.setattr(replay_module, "VOXELS_WORTH_KERNELS", 3 * 4**3)
+    network, x = SeesKernels(), torch.randn(1, 1, 4, 4, 4)
+    replay = Replay(network, asked)
+    with kernels.use("always"):
+        for _ in range(2):
+            replay(x)
+            assert replay.precision == first
+    assert network.seen == [False, False]
+    replay.expect(4**3, (1, 4, 4, 4))  # these are the last ones that are missing
+    assert replay.precision == asked
+
+
+def test_convolutions_are_unrounded_within_the_block_only():
+    convolutions = torch.backends.cudnn.conv
+    before = convolutions.fp32_precision
+    with unrounded_convolutions(), unrounded_convolutions():
+        assert convolutions.fp32_precision == "ieee"
+    assert convolutions.fp32_precision == before != "ieee"
+    with pytest.raises(KeyError), unrounded_convolutions():
+        raise KeyError
+    assert convolutions.fp32_precision == before
+
+
+def test_graphs_that_are_there_are_used_for_any_number_of_windows():
+    replay = Replay(nn.Identity())
+    replay.expect(VOXELS_WORTH_KERNELS, (1, 4, 4, 4))
+    assert replay.precision == "auto"
+    replay.expect(1, (1, 4, 4, 4))
+    assert replay.precision == "float32"
+    replay._graphs[torch.Size([1, 1, 4, 4, 4])] = None
+    assert replay.precision == "auto"
+
+
+@pytest.mark.parametrize(("batch", "filled"), [(16, [4, 4, 16, 16]), (4, [1, 4, 5, 16]), (1, [1, 4, 5, 16])])
+def test_graphs_have_two_sizes_and_more_than_a_batch_is_not_filled_up(batch, filled):
+    replay = Replay(nn.Identity(), batch=batch)
+    assert [replay._filled(count) for count in (1, 4, 5, 16)] == filled
+
+
+def test_bfloat16_on_a_cpu_is_compiled_for_any_number_of_windows():
+    pytest.importorskip("openvino")
+    runtime = choose_runtime(Parts().eval(), "auto", CPU, "bfloat16")
+    assert (runtime.name, runtime.precision) == (FASTEST, "bfloat16")
+
+
+@pytest.mark.parametrize(("flags", "warns"), [("fma avx512_bf16", False), ("fma avx2", True), (None, False)])
+def test_bfloat16_is_warned_of_where_the_processor_imitates_it(flags, warns, monkeypatch):
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(machine, "_cpu_field", lambda name: flags)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        choose_runtime(Parts().eval(), "openvino", CPU, "bfloat16")
+    assert ["imitates it" in str(one.message) for one in heard] == [True] * warns
+
+
+def test_a_folder_of_scans_is_compiled_for_before_its_first_scan(monkeypatch):
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 80_000)
+    predictor = Predictor(Parts().eval(), windows=Windows((10, 10, 10), (5, 5, 5)))
+    volume = Volume(np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32), np.eye(4))
+    predictor.memory(volume)  # 27 windows of 1000 voxels
+    assert predictor.runtime == "torch"
+    with expecting(predictor, 2):
+        predictor.memory(volume)
+        assert predictor.runtime == "torch"
+    with expecting(predictor, 3):
+        predictor.memory(volume)
+        assert predictor.runtime == "openvino"
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):

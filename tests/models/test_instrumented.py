@@ -1,6 +1,8 @@
 """Networks with gates of `fheat.instrument` in model folders: they come back with their gates, retired ones retired."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fheat import BadInput, allocation, create_model, instrument, load, retire, 
 from fheat.gates.hook import gate_hooks
 from fheat.models.folder import MANIFEST, _canonical, _sha256
 from fheat.ops.gates import gates_of
+from tests.networks.test_contract import NARROWER, narrowed
 
 PATCH = (32, 16, 16)
 SITES = ["stem", "dec1.project"]
@@ -61,6 +64,44 @@ def test_retired_gates_stay_retired_and_have_no_hook(tmp_path, x):
     assert [row.site for row in allocation(restored) if row.retired] == SITES[:1]
     assert [bool(gate_hooks(restored.get_submodule(site))) for site in SITES] == [False, True]
     assert torch.equal(logits(load(save(restored, tmp_path / "again")), x), logits(model, x))
+
+
+STUDY = tomllib.loads((Path(__file__).parents[2] / "studies" / "gates" / "la.toml").read_text())["run"]
+WELL_KNOWN = {run["network"]["name"]: run["network"]["instrument"] for run in STUDY if "instrument" in run["network"]}
+"""The networks of the study of gates in well-known networks, with the sites that it gives them."""
+GATES = {"unet": 8, "segformer3d": 8, "segresnet": 7, "swin_unetr": 14}
+"""Number of gates that these sites are."""
+
+
+def test_the_study_has_these_networks():
+    assert WELL_KNOWN.keys() == GATES.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GATES)
+def test_gates_of_the_study_come_back_and_retire(tmp_path, name):
+    """Bit for bit: a loaded network is the saved one, a retired one is the one with closed gates, also when loaded."""
+    patch = (48, 32, 32)
+    with narrowed():
+        plain = create_model(name, patch_size=patch, **NARROWER.get(name, {})).eval()
+        model = instrument(plain, WELL_KNOWN[name], initial_strength=0.3)
+        x = torch.randn(1, 1, *patch)
+        before = logits(model, x)
+        assert len(gates_of(model)) == GATES[name]
+        restored = load(save(model, tmp_path / "open"))
+        assert torch.equal(logits(restored, x), before)
+        assert allocation(restored).rows == allocation(model).rows
+        closed = list(gates_of(model))[::2]
+        for site in closed:
+            gates_of(model)[site].set_strength(0.0)
+        expected = logits(model, x)
+        smaller = retire(model)
+        again = load(save(smaller, tmp_path / "retired"))
+    for one in (smaller, again):
+        assert torch.equal(logits(one, x), expected)
+        assert [row.site for row in allocation(one) if row.retired] == closed
+    assert not torch.equal(before, expected)  # the gates that are closed now did something
+    assert not torch.equal(expected, logits(plain, x))  # and so do the others
 
 
 def test_tokens_keep_their_grid(tmp_path):

@@ -43,10 +43,13 @@ NARROWER_CONSTANTS = NARROW_CONSTANTS | {
     "amber_afno.DEPTH": 1,
 }
 """Values for all other tests."""
-WINDOW = 3
-"""Voxels along a side of the windows of Swin UNETR in all other tests; it has 7, and attention takes the 6th power."""
+SWIN = {"window_size": 3, "depths": (2, 1, 1, 1)}
+"""Swin UNETR in all other tests: windows of 3 voxels along a side, where it has 7 and attention takes the 6th power;
+one block on each level but the first, where one with shifted windows follows."""
 TRACED_WHOLE = ("fheat_seg", "light_unetr")
-"""The networks, one of each family, whose graph is also traced for gradients when it is compiled."""
+"""The networks, one of each family, whose gradients are compiled too, which takes long."""
+DROPS_OUT = ("fheat_seg", "light_unetr", "slim_unetr", "unetr_pp", "transbts")
+"""The networks with dropout in training."""
 
 
 @contextmanager
@@ -54,7 +57,7 @@ def narrowed():
     """Let large networks be built narrow."""
 
     def build_of_monai(name, **options):
-        return monai_network(name, **options, **({"window_size": WINDOW} if name == "SwinUNETR" else {}))
+        return monai_network(name, **options, **(SWIN if name == "SwinUNETR" else {}))
 
     with with_constants(NARROWER_CONSTANTS) as patch:
         patch.setattr("fheat.networks.monai_peers.monai_network", build_of_monai)
@@ -160,9 +163,8 @@ def test_evaluation_is_deterministic_and_dropout_is_not(name):
     with torch.no_grad():
         model.eval()
         assert torch.equal(model(x), model(x))
-        if name in ("fheat_seg", "light_unetr"):
-            model.train()
-            assert not torch.equal(model(x), model(x))
+        model.train()
+        assert torch.equal(model(x), model(x)) != (name in DROPS_OUT)
 
 
 def test_save_and_load(model, tmp_path):
@@ -183,7 +185,7 @@ def test_exports(name, model):
         program = torch.export.export(model, (x,))
         expected = model(x)
         assert torch.allclose(program.module()(x), expected, atol=1e-5)
-    if name in ("fheat_seg", "swin_unetr"):  # the one has tests in tests/inference, the other takes half a minute
+    if name == "fheat_seg":  # which has tests in tests/inference
         return
     onnxruntime = pytest.importorskip("onnxruntime")
     content = onnx_model(program, x).SerializeToString()  # a program as it is: tracing takes longer than the rest
@@ -211,17 +213,31 @@ def test_retires(model):
 
 
 @pytest.mark.slow
-def test_compiles_whole(name, model):
-    if name == "swin_unetr":
-        pytest.skip("MONAI checks the grid with numpy, which leaves the graph")
+def test_compiles(name, model):
+    """Whole, but for Swin UNETR, whose grid MONAI checks with numpy, which leaves the graph."""
     model = shorten(model)
     x = torch.randn(1, 1, *PATCH)
     torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=name != "swin_unetr", backend="eager")
     with torch.no_grad():
-        expected = model(x)
-        backend = "aot_eager" if name in TRACED_WHOLE else "eager"
-        compiled = torch.compile(model, fullgraph=True, backend=backend)
-        assert torch.allclose(compiled(x), expected, atol=1e-4)
+        assert torch.allclose(compiled(x), model(x), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED_WHOLE)
+def test_gradients_compile(name):
+    model = shorten(build(name).eval())
+    x = torch.randn(1, 1, *PATCH)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    gradients = []
+    for run in (model, compiled):
+        model.zero_grad()
+        run(x).square().mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for expected, traced in zip(*gradients, strict=True):
+        assert torch.allclose(traced, expected, atol=1e-4 * (1 + expected.abs().max()))
+    assert any(gradient.any() for gradient in gradients[0])
 
 
 def test_autocast(model):

@@ -96,6 +96,8 @@ def test_numbers_of_other_libraries_are_numbers():
 
 REFUSED = [
     (lambda: create_model("fheat_sge"), ValueError, "did you mean 'fheat_seg'"),
+    (lambda: create_model("nnunet"), ValueError, "'nnunet' is unknown (did you mean 'dynunet'?): use fheat"),
+    (lambda: create_model("nnU-Net"), ValueError, "did you mean 'dynunet'"),
     (lambda: create_model("vnet"), ValueError, "use fheat_seg, fheat_seg_l, light_unetr, light_unetr_l"),
     (lambda: create_model("fheat_seg", mixr="kan"), TypeError, "did you mean 'mixer'"),
     (lambda: create_model("light_unetr_l", gates="closed"), TypeError, "it takes no options"),

@@ -24,6 +24,7 @@ STAGES = {
     "amber_afno": ("enc2", 64, {}),
     "unetr_pp": ("body.encoder.1", 64, {}),
     "transbts": ("body.transformer", 512, {}),  # an eighth is its coarsest grid
+    "slim_unetr": ("enc2", 48, {}),
     "miniature": ("enc1", 8, {}),  # it has a quarter and a sixteenth
 }
 """Path and channels of the stage, and options of each network."""

@@ -1,9 +1,8 @@
-"""What tests of kernels share: fresh plans, memory that is not yet filled, kernels that are on trial."""
+"""What tests of kernels share: fresh plans, and memory that is not yet filled."""
 
 import pytest
 import torch
 
-from fheat.ops import kernels
 from fheat.ops.kernels import launch
 
 
@@ -32,10 +31,3 @@ def poisoned(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", poisoning(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoning(torch.empty_like))
-
-
-@pytest.fixture
-def on_trial():
-    """Kernels that are on trial are among those that are used."""
-    with kernels.use("auto", trial=True):
-        yield

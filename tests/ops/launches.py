@@ -115,9 +115,9 @@ def recorded() -> Iterator[list[Launch]]:
         JITFunction.run = run
 
 
-def there_and_back(module: torch.nn.Module, *shape: int, half: bool = True, trial: bool = False) -> None:
+def there_and_back(module: torch.nn.Module, *shape: int, half: bool = True) -> None:
     """Run a module on a tensor without values, and the gradients of its parameters."""
-    with FakeTensorMode(allow_non_fake_inputs=True), kernels.use("always", trial=trial):
+    with FakeTensorMode(allow_non_fake_inputs=True), kernels.use("always"):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             out = module(torch.empty(shape))
         out.float().sum().backward()
@@ -127,9 +127,7 @@ def run_networks() -> None:
     """Run the networks that have kernels, of crops as they are trained with."""
     FractionalHeat.check_parameters = lambda self: None  # it reads values
     for name in ("fheat_seg", "fheat_seg_l", "light_unetr"):
-        network = create_model(name, patch_size=PATCH)
-        for trial in (False, True):
-            there_and_back(network, 6, 1, *PATCH, trial=trial)
+        there_and_back(create_model(name, patch_size=PATCH), 6, 1, *PATCH)
 
 
 def run_iteration() -> None:
@@ -148,11 +146,14 @@ def run_iteration() -> None:
 
 
 def run_widths(arch: int) -> None:
-    """Run convolution blocks of FHEAT-Seg-L as on a GPU with the shared memory of an architecture."""
+    """Run convolution blocks of FHEAT-Seg-L as on a GPU with the shared memory of an architecture.
+
+    The grid is so large that a program has several tiles: one alone takes less.
+    """
     widen_tiles.shared_memory = lambda x: SHARED[arch]
     for half in (False, True):
         for block, channels in ((ConvBlock(32), 32), (ConvBlock(60), 60), (ConvDown(60, 96), 60)):
-            there_and_back(block, 2, channels, 28, 28, 20, half=half)
+            there_and_back(block, 2, channels, *PATCH, half=half)
 
 
 def largest(launches: list[Launch]) -> list[Launch]:

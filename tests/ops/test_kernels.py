@@ -211,10 +211,10 @@ def test_plain_code_runs_where_kernels_cannot():
     assert isinstance(stage.blocks[0].first, FHEATBlock)
 
 
-@pytest.mark.parametrize("word", ["trials", "always", ""])
+@pytest.mark.parametrize("word", ["trial", "always", ""])
 def test_a_word_in_the_environment_that_is_unknown_is_refused(word, monkeypatch):
     monkeypatch.setenv("FHEAT_KERNELS", word)
-    with pytest.raises(ValueError, match="use one of auto, never, trial"):
+    with pytest.raises(ValueError, match=r"use one of auto, never$"):
         runpy.run_path(kernels.__file__)
 
 

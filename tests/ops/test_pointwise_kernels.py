@@ -72,7 +72,6 @@ def test_other_convolutions_are_products(calls):
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["", "autocast"])
-@pytest.mark.usefixtures("on_trial")
 @pytest.mark.parametrize(
     ("samples", "channels", "grid"), [(2, 5, (3, 4, 9)), (1, 66, (2, 3, 2)), (2, 20, (5, 6, 5)), (1, 150, (9, 5, 5))]
 )
@@ -93,3 +92,10 @@ def test_the_norm_of_each_channel_and_its_gradients(samples, channels, grid, hal
     slopes = torch.autograd.grad((found.float() * slope).sum(), inputs)
     for one, other in zip(slopes, torch.autograd.grad((expected * slope).sum(), exact), strict=True):
         assert error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(257, torch.float32), (5, torch.float16)], ids=["wide", "half"])
+def test_other_norms_of_each_channel_run_plain(channels, dtype):
+    norm, x = EachChannelNorm(channels).to(dtype), torch.randn(1, channels, 2, 1, 2, dtype=dtype)
+    with kernels.use("always"):
+        assert torch.equal(norm(x), F.group_norm(x, channels, norm.weight, norm.bias, norm.eps))

@@ -1,9 +1,10 @@
-"""Gate and transform inside torch.compile, torch.export, torch.func and on the meta device."""
+"""Gate and transform inside torch.compile, torch.export, torch.func, a trace for OpenVINO, and on the meta device."""
 
 import pytest
 import torch
 
 from fheat import FractionalHeat
+from fheat.inference.compilers import openvino_model
 from fheat.ops import Rational, dct, idct
 from fheat.ops.dct import _BUILT
 
@@ -93,3 +94,12 @@ def test_rational_compiles_and_exports():
     x = torch.randn(2, 12, 3, 4, 5)
     assert torch.allclose(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x), atol=1e-6)
     assert torch.equal(torch.export.export(module, (x,)).module()(x), module(x))
+
+
+@pytest.mark.slow
+def test_a_traced_gate_is_right_in_openvino():
+    """OpenVINO takes one constant and its transpose for the same where a graph multiplies by both."""
+    openvino = pytest.importorskip("openvino")
+    gate, x = FractionalHeat(initial_strength=0.8).requires_grad_(False), torch.randn(1, 2, 6, 5, 4)
+    run = openvino.Core().compile_model(openvino_model(gate, x), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    assert torch.allclose(torch.from_numpy(run(x.numpy())[0]), gate(x), atol=1e-5)

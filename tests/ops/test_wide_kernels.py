@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("the interpreter is for machines without a GPU; see tests/gpu", allow_module_level=True)
 
-pytestmark = pytest.mark.usefixtures("poisoned", "on_trial")
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.fixture(autouse=True)
@@ -106,20 +106,20 @@ def test_results_repeat_bit_by_bit():
 
 
 @pytest.mark.parametrize(
-    ("channels", "voxels", "trial", "wide"),
+    ("channels", "voxels", "wide"),
     [
-        (9, 10, True, True),
-        (9, 10, False, False),
-        (66, 2**14, True, True),
-        (66, 2**14 - 1, True, False),
-        (66, 2**30 // 66, True, True),
-        (66, 2**30 // 66 + 1, True, False),
+        (64, 2**14, False),
+        (66, 2**14, True),
+        (66, 2**14 - 1, False),
+        (66, 2**30 // 66, True),
+        (66, 2**30 // 66 + 1, False),
+        (128, 10, False),
+        (129, 10, True),
     ],
 )
-def test_which_stages_are_wide(channels, voxels, trial, wide, monkeypatch):
-    monkeypatch.setattr(fused, "WIDEST", 8 if channels == 9 else 128)
-    with kernels.use("always", trial=trial):
-        assert fused._is_wide(torch.empty(1, voxels, 1, 1, channels, device="meta")) == wide
+def test_which_stages_are_wide(channels, voxels, wide, monkeypatch):
+    monkeypatch.setattr(fused, "WIDEST", 128)
+    assert fused._is_wide(torch.empty(1, voxels, 1, 1, channels, device="meta")) == wide
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,12 @@ def _few_programs(poisoned, monkeypatch):
     monkeypatch.setattr(launch, "PROGRAMS", 2)
 
 
-@pytest.fixture(params=[False, True], ids=["", "on trial"])
-def _kernels(request):
-    """With and without the kernels on trial."""
-    with kernels.use("auto", trial=request.param):
-        yield
+@pytest.fixture(params=[False, True], ids=["", "small tiles"])
+def _tiles(request, monkeypatch):
+    """All tiles, and only those of 32 voxels, as where shared memory is small."""
+    every = widen_tiles._tiles
+    if request.param:
+        monkeypatch.setattr(widen_tiles, "_tiles", lambda *given: [one for one in every(*given) if one["BLOCK"] == 32])
 
 
 def results(module, x, mode):
@@ -72,7 +73,6 @@ def calls(monkeypatch):
     return found
 
 
-@pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize(("build", "samples", "channels", "grid"), CASES, ids=IDS)
 def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
     torch.manual_seed(0)
@@ -86,22 +86,24 @@ def test_a_block_and_all_its_gradients(build, samples, channels, grid, calls):
 
 
 @pytest.mark.parametrize(
-    ("shared", "dot", "down", "block"),
+    ("shared", "dot", "down", "block", "up", "narrow"),
     [
-        (101_376, "bf16", 1, 2),
-        (101_376, "ieee", None, None),
-        (166_912, "bf16", 2, 2),
-        (166_912, "ieee", None, 2),
-        (232_448, "bf16", 2, 2),
-        (232_448, "ieee", 2, 2),
+        (101_376, "bf16", (32, 1), (32, 2), (32, 2), (64, 2)),
+        (101_376, "ieee", None, None, None, (32, 2)),
+        (166_912, "bf16", (128, 1), (128, 1), (128, 2), (64, 2)),
+        (166_912, "ieee", None, (32, 2), (32, 2), (32, 2)),
+        (232_448, "bf16", (128, 1), (128, 1), (128, 2), (64, 2)),
+        (232_448, "ieee", (32, 2), (32, 2), (32, 2), (32, 2)),
     ],
     ids=["sm_89", "sm_89 float32", "sm_80", "sm_80 float32", "sm_90", "sm_90 float32"],
 )
-def test_the_stages_of_tiles_that_fit_a_gpu(shared, dot, down, block):
-    """Of the widest blocks of FHEAT-Seg-L; tests/ops/test_compile.py compares the bytes with the compiler's."""
-    for widths, stages in ((Widths(60, 120, 96), down), (Widths(60, 120, 60), block)):
-        expected = stages and {"BLOCK": 32, "num_stages": stages, "num_warps": 8}
-        assert first_that_fits(widths, dot, shared, trial=False) == expected
+def test_the_voxels_and_stages_of_tiles_that_fit_a_gpu(shared, dot, down, block, up, narrow):
+    """Of the blocks of FHEAT-Seg-L; tests/ops/test_compile.py compares the bytes with the compiler's."""
+    widths = Widths(60, 120, 96), Widths(60, 120, 60), Widths(60, 120, 32), Widths(32, 64, 32)
+    for width, expected in zip(widths, (down, block, up, narrow), strict=True):
+        tile = first_that_fits(width, dot, shared)
+        assert (tile and (tile["BLOCK"], tile["num_stages"])) == expected
+        assert tile is None or tile.get("num_warps") == (None if width.channels == 32 else 8)
 
 
 @pytest.mark.parametrize("stages", [None, 1, 2])
@@ -120,7 +122,7 @@ def test_a_device_with_little_shared_memory(stages, calls, monkeypatch):
         assert fused_body.fusable(block.body, x)
 
 
-@pytest.mark.usefixtures("_kernels")
+@pytest.mark.usefixtures("_tiles")
 @pytest.mark.parametrize("build", [CASES[0], *CASES[2:]], ids=["block", *IDS[2:]])
 def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
     """In fp16: the interpreter multiplies the bit patterns of bf16."""
@@ -141,21 +143,20 @@ def test_under_autocast_operands_are_rounded_and_sums_are_not(build):
 
 
 def test_what_runs_back_was_chosen_on_the_way_there(monkeypatch):
-    """Whoever calls `backward` may be outside the block in which the kernels were chosen."""
+    """On a GPU the way back runs in a thread of its own, for which no block of `kernels.use` or autocast holds."""
     block, x = shaken(ConvBlock(5)), torch.randn(1, 5, 3, 4, 5)
-    with kernels.use("always", trial=True):
+    with kernels.use("always"):
         out = block(x)
 
     def refuse(*_):
         raise AssertionError("asked on the way back")
 
-    monkeypatch.setattr(kernels, "on_trial", refuse)
     monkeypatch.setattr(kernels, "usable", refuse)
+    monkeypatch.setattr(torch, "is_autocast_enabled", refuse)
     out.sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in block.parameters())
 
 
-@pytest.mark.usefixtures("_kernels")
 def test_moments_survive_a_mean_far_from_zero():
     block, x = ConvBlock(4), 1000 + torch.randn(2, 4, 5, 4, 5)
     with torch.no_grad():
@@ -166,29 +167,12 @@ def test_moments_survive_a_mean_far_from_zero():
     assert error(found, expected) < 1e-3  # float32 keeps the input itself to 6e-5 of its deviation
 
 
-def test_the_way_back_does_not_ask_what_is_on_trial(monkeypatch):
-    """On a GPU it runs in a thread of its own, for which no block of `kernels.use` holds."""
-    block, x = shaken(ConvBlock(5)), torch.randn(1, 5, 3, 4, 5)
-    with kernels.use("always", trial=True):
-        out = block(x)
-
-    def asked(*given):
-        raise AssertionError("it was asked")
-
-    monkeypatch.setattr(kernels, "on_trial", asked)
-    monkeypatch.setattr(kernels, "usable", asked)
-    out.sum().backward()
-    assert all(parameter.grad is not None for parameter in block.parameters())
-
-
-@pytest.mark.usefixtures("_kernels")
 def test_results_repeat_bit_by_bit():
     block, x = shaken(ConvBlock(5)), torch.randn(2, 5, 5, 4, 5)
     first, again = (results(block, x, "always") for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-@pytest.mark.usefixtures("on_trial")
 @pytest.mark.parametrize(("samples", "channels", "behind", "grid"), [(2, 9, 5, (2, 3, 2)), (1, 36, 20, (3, 1, 4))])
 def test_a_block_added_to_a_skip_and_all_its_gradients(samples, channels, behind, grid, calls):
     torch.manual_seed(0)
@@ -209,7 +193,6 @@ def test_a_block_added_to_a_skip_and_all_its_gradients(samples, channels, behind
         assert_close(name, one, other, found[names.index("body.0.weight")])
 
 
-@pytest.mark.usefixtures("on_trial")
 @pytest.mark.parametrize(("samples", "channels", "behind", "grid"), [(2, 9, 5, (4, 6, 2)), (1, 20, 36, (3, 5, 4))])
 def test_a_block_before_a_skip_and_all_its_gradients(samples, channels, behind, grid, calls):
     torch.manual_seed(0)
@@ -232,13 +215,11 @@ def test_a_block_before_a_skip_and_all_its_gradients(samples, channels, behind, 
         assert_close(name, one, other, found[names.index("body.0.weight")])
 
 
-@pytest.mark.usefixtures("on_trial")
 def test_a_skip_of_another_grid_is_refused_as_in_plain_code():
     with kernels.use("always"), pytest.raises(RuntimeError, match="size"):
         ConvUp(5, 4).added_to(torch.randn(1, 4, 7, 8, 6), torch.randn(1, 5, 4, 4, 3))
 
 
-@pytest.mark.usefixtures("on_trial")
 def test_a_replaced_convolution_before_a_skip_is_called(calls):
     up, x, skip = ConvUp(5, 4), torch.randn(1, 5, 2, 3, 2), torch.randn(1, 4, 4, 6, 4)
     up.body[0] = nn.ConvTranspose3d(5, 5, 3, stride=2, padding=1)
@@ -248,7 +229,38 @@ def test_a_replaced_convolution_before_a_skip_is_called(calls):
     assert error(found, up(x) + skip) < 1e-5
 
 
-@pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize("shortcut", [nn.Conv3d(5, 4, 1, stride=2), nn.Sequential(Pointwise3d(5, 4, stride=2))])
+def test_a_replaced_shortcut_behind_a_skip_is_called(shortcut, calls):
+    down, x = ConvDown(5, 4), torch.randn(1, 5, 4, 6, 2)
+    down.shortcut = shortcut
+    with kernels.use("always"):
+        found, skip = down.beside(x)
+    assert calls
+    assert skip is x
+    assert error(found, down(x)) < 1e-5
+
+
+def test_a_replaced_shortcut_before_a_skip_is_called(calls):
+    up, x, skip = ConvUp(5, 4), torch.randn(1, 5, 2, 3, 2), torch.randn(1, 4, 4, 6, 4)
+    up.shortcut = nn.Sequential(nn.ConvTranspose3d(5, 4, 1, stride=2))
+    with kernels.use("always"):
+        found = up.added_to(skip, x)
+    assert calls
+    assert error(found, up(x) + skip) < 1e-5
+
+
+def test_blocks_with_a_hook_are_called_beside_a_skip(calls):
+    seen = []
+    down, up, x = ConvDown(5, 4), ConvUp(4, 5), torch.randn(1, 5, 4, 6, 4)
+    for block in (down, up):
+        block.register_forward_hook(lambda *_: seen.append(1))
+    with kernels.use("always"):
+        y, skip = down.beside(x)
+        found = up.added_to(skip, y)
+    assert len(seen) == len(calls) == 2
+    assert error(found, up(down(x)) + x) < 1e-5
+
+
 def test_a_shortcut_of_another_shape_is_added_or_refused_as_in_plain_code():
     down, x = ConvDown(5, 4), torch.randn(1, 5, 4, 6, 4)
     down.shortcut = nn.AdaptiveAvgPool3d(1)
@@ -270,15 +282,6 @@ def test_kernels_refuse_tensors_that_do_not_share_a_grid():
     for coarse, skip in (((2, 3, 2), (4, 6, 5)), ((2, 2, 2), (4, 6, 4))):
         with pytest.raises(ValueError, match="must be"):
             widened_added_to_skip(y, torch.randn(1, *coarse, 4), torch.randn(1, *skip, 4), weights)
-
-
-@pytest.mark.parametrize("grid", [(4, 6, 2), (3, 5, 1)])
-def test_every_second_voxel_and_its_gradient(grid):
-    x = torch.randn(2, 3, *grid, dtype=torch.float64, requires_grad=True)
-    whole, second = fused_body.every_second(x)
-    assert torch.equal(whole, x)
-    assert torch.equal(second, x[:, :, ::2, ::2, ::2])
-    assert torch.autograd.gradcheck(fused_body.every_second, [x])
 
 
 def test_the_distribution_function_without_branches(monkeypatch):

@@ -26,11 +26,9 @@ SMALL = "--patch-size 32 32 32 --warm-up 5 --device cpu"
 
 def machine() -> dict[str, Any]:
     """What decides how floating-point sums are ordered."""
-    model = "".join(
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    )
+    decisive = ("model name", "cpu family", "model\t", "stepping", "flags")  # one name serves several generations
+    cores = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    model = "".join(line.partition(":")[2].strip() for line in cores if line.startswith(decisive))
     return {"cpu": hashlib.sha256(model.encode()).hexdigest()[:16], "torch": torch.__version__, "numpy": np.__version__}
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import render
-from pages import TEXTS, study
+from pages import TEXTS, study, timing
 from pages.common import formatted, span, table
 from results import ROOT, read_result
 
@@ -56,6 +56,45 @@ def test_a_mark_that_cannot_be_rendered_is_named(tmp_path, text, says):
 def test_results_used_by_a_page(tmp_path):
     page = write(tmp_path, "x <!--text plain_minutes-->1<!--/--> [link](../benchmarks/results/sizes.json)")
     assert render.used_results(page) == {"step-cuda", "sizes"}
+
+
+def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch):
+    own = "graph, fheat's kernels"
+    results = {
+        "window_ms": {
+            "fheat_seg (la-4)": {"torch": 12.0, own: 2.0, "graph": 8.0},
+            "segresnet (init_filters=24)": {"torch": 1200.0, own: 900.0, "graph": 1000.0},
+            "light_unetr": {"torch": 6.0, own: 5.0},
+        },
+        "ratio": {
+            "fheat_seg (la-4)": {"torch": 1.0, own: 1.0, "graph": 1.0},
+            "segresnet (init_filters=24)": {"torch": 100.0, own: 450.0, "graph": 125.0},
+            "light_unetr": {"torch": 0.5, own: 2.5},
+        },
+        "not_run": {"light_unetr / graph": "RuntimeError: no memory"},
+    }
+    head = read_result("equal-terms-cpu").model_copy(update={"results": results, "note": None})
+    read = timing.stored_head
+    monkeypatch.setattr(timing, "stored_head", lambda name: head if name == "equal-terms-cuda" else read(name))
+    monkeypatch.setattr(timing, "stored", lambda name: timing.stored_head(name).results)
+    table, own_words, not_run = timing.equal_terms("cuda").split("\n\n")
+    assert table.splitlines() == [
+        "| network | parameters | PyTorch | captured graph | captured graph, fheat's kernels |",
+        "|---|---|---|---|---|",
+        "| `fheat_seg` (la-4) | 974,632 | 12 ms (1.00) | 8.0 ms (1.00) | 2.0 ms (1.00) |",
+        "| `light_unetr` | 1,351,896 | 6.0 ms (0.50) | not run | 5.0 ms (2.50) |",
+        "| `segresnet` (init_filters=24) | 10,574,186 | 1,200 ms (100.0) | 1,000 ms (125.0) | 900 ms (450.0) |",
+    ]
+    assert "not on equal terms" in own_words
+    assert not_run == "`light_unetr` was not run by captured graph: `RuntimeError: no memory`"
+    assert timing.equal_terms_ratio("cuda", "segresnet (init_filters=24)", ".0f") == "100 to 125"
+    assert timing.equal_terms("cuda", "segresnet").splitlines() == [
+        "| network | parameters | PyTorch | captured graph |",
+        "|---|---|---|---|",
+        "| `fheat_seg` (la-4) | 974,632 | 12 ms (1.00) | 8.0 ms (1.00) |",
+        "| `segresnet` (init_filters=24) | 10,574,186 | 1,200 ms (100.0) | 1,000 ms (125.0) |",
+    ]
+    assert timing.timed_networks("cuda") == f"3 of the {len(read_result('sizes').results['networks'])}"
 
 
 def test_every_text_is_used_by_a_page():

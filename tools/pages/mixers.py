@@ -6,6 +6,9 @@ from typing import Any
 
 from pages.common import stored, table, with_deviation
 
+WAYS = ("plain, trained", "plain, bypassed")
+"""What is timed in plain PyTorch: the network as trained, and without the sites that are exactly off."""
+
 
 def mixers(result: str, threshold: str = "0.99") -> str:
     """Return a line for each operator: Dice, sites that are exactly off, seed by seed, and what bypassing them saves.
@@ -13,7 +16,7 @@ def mixers(result: str, threshold: str = "0.99") -> str:
     The last columns are of bypassing by similarity, from a cosine of `threshold` on.
     """
     head = ["operator", "Dice, %", "exactly off", "unchanged on scans", "distance"]
-    head += ["M MACs", "bypassed", f"cosine >= {threshold}", "Dice, %"]
+    head += ["M MACs", "bypassed", "ms", "bypassed", f"cosine >= {threshold}", "Dice, %"]
     rows = []
     for operator, seeds in stored(result).items():
         runs = list(seeds.values())
@@ -26,6 +29,7 @@ def mixers(result: str, threshold: str = "0.99") -> str:
                 _counts(runs, "unchanged_on_scans"),
                 f"{median(distances):.3f}" if distances else "",
                 *(f"{fmean(run['macs'][way] for run in runs) / 1e6:.1f}" for way in ("all sites", "bypassed")),
+                *(f"{fmean(run['milliseconds'][way] for run in runs):.1f}" for way in WAYS),
                 "/".join(str(len(run["similar"][threshold]["bypassed"])) for run in runs),
                 with_deviation([100 * run["similar"][threshold]["dice"] for run in runs]),
             ]

@@ -88,6 +88,18 @@ def reproduced_on_light_unetr() -> str:
     return table(head + SHARED + BY_ITSELF, rows)
 
 
+def reproduced_port() -> str:
+    """Return the rows of Fig. 4 that were run: SegFormer3D with and without gates, beside the published scores."""
+    published, rows = _published("fig4"), []
+    for name in ("la-4/segformer3d", "la-4/fheat-segformer3d"):
+        row = _row(LONG, f"{name}-at-0-001")
+        run, paper = row["seeds"]["0"], published[name]
+        cells = [f"{run[metric]:.2f} ({paper[metric].mean:.2f})" for metric in METRICS]
+        gates = f"{len(run['open'])} of {len(run['gates'])}" if run["gates"] else "it has none"
+        rows.append([row["title"], *cells, f"{run['best_at']:,}", gates])
+    return table(["network", *METRICS.values(), "best iteration", "open gates"], rows)
+
+
 def reproduced_range(name: str, metric: str) -> str:
     """Return the lowest and the highest score over the seeds of a long run."""
     return span((run[metric] for run in _row(LONG, name)["seeds"].values()), ".2f")

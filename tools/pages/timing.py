@@ -1,8 +1,8 @@
 """Timings: `fheat bench`, the transforms, inference on CPU and GPU (benchmarks.md, operator.md, prediction.md)."""
 
-from math import prod
+from math import inf, prod
 
-from pages.common import formatted, giga, span, stored, table
+from pages.common import formatted, giga, span, stored, stored_head, table
 
 
 def bench_window() -> str:
@@ -24,16 +24,17 @@ def growth_cpu() -> str:
 
 
 def growth_cuda() -> str:
-    """Return the table of how time grows on a GPU."""
+    """Return the table of how time grows on a GPU, with what ran the stages of each network."""
     grown = stored("bench-growth-cuda")
     sizes, doubling = grown["sizes"], grown["batches"]["doubling"]
     rows = []
     for name, times in sizes["milliseconds"].items():
+        ran_by = "fheat's kernels" if name.startswith("fheat_seg") else "PyTorch"
         power = f"{sizes['exponent'][name]:.2f}"
         steps = [f"{doubling[name][step]:.2f}" for step in ("1 to 2", "2 to 4", "4 to 8")]
-        rows.append([f"`{name}`", f"{times[0]:.2f} ms", f"{times[-1]:.2f} ms", power, *steps])
+        rows.append([f"`{name}`", ran_by, f"{times[0]:.2f} ms", f"{times[-1]:.2f} ms", power, *steps])
     first, last = sizes["patches"][0], sizes["patches"][-1]
-    return table(["network", first, last, "p", "batch 1 to 2", "2 to 4", "4 to 8"], rows)
+    return table(["network", "its stages by", first, last, "p", "batch 1 to 2", "2 to 4", "4 to 8"], rows)
 
 
 def operator_ratio(algorithm: str, spec: str) -> str:
@@ -59,16 +60,88 @@ def split_price(device: str) -> str:
     return span((gate["forward"]["split"] / gate["forward"]["product"] for gate in gates), ".1f")
 
 
-def equal_terms() -> str:
-    """Return the table of one window of every network in the same runtimes, with ratios to FHEAT-Seg."""
-    found = stored("equal-terms-cpu")
-    titles = {"torch": "PyTorch", "torch.compile": "`torch.compile`", "openvino": "OpenVINO"}
+def equal_terms(device: str, *only: str) -> str:
+    """Return the table of windows in the same runtimes, with ratios to FHEAT-Seg, and what must be said below it.
+
+    The stored result decides which networks and runtimes there are. FHEAT-Seg comes first, then the others by their
+    time in the first runtime; what this package made for FHEAT-Seg comes last. With `only` these networks are shown,
+    in runtimes on equal terms, and nothing below.
+    """
+    result = stored_head(f"equal-terms-{device}")
+    found = result.results
+    window, (first, *others) = found["window_ms"], found["window_ms"]
+    runtimes = sorted(window[first], key=_is_own)
+    others.sort(key=lambda name: window[name].get(runtimes[0], inf))
+    if only:
+        runtimes = [how for how in runtimes if not _is_own(how)]
+        others = [name for name in others if name.split()[0] in only]
     rows = []
-    for name, times in found["window_ms"].items():
-        size = stored("sizes")["networks"][name.split()[0]]["112x112x80"]["parameters"]
-        cells = [f"{times[how]:.0f} ms ({found['ratio'][name][how]:.1f})" for how in titles]
-        rows.append([f"`{name.split()[0]}`{name.partition(' ')[1]}{name.partition(' ')[2]}", f"{size:,}", *cells])
-    return table(["network", "parameters", *titles.values()], rows)
+    for name in (first, *others):
+        known, _, options = name.partition(" ")
+        cells = [
+            f"{_milliseconds(window[name][how])} ({_ratio(found['ratio'][name][how])})"
+            if how in window[name]
+            else "not run"
+            for how in runtimes
+        ]
+        rows.append([f"`{known}` {options}".strip(), f"{_parameters(name):,}", *cells])
+    lines = [table(["network", "parameters", *map(_runtime, runtimes)], rows)]
+    if only:
+        return lines[0]
+    if any(map(_is_own, runtimes)):
+        lines.append(
+            "What is named *fheat's* was made for FHEAT-Seg and serves the other networks in part or not at all: "
+            "these columns are not on equal terms."
+        )
+    for place, reason in found.get("not_run", {}).items():
+        name, _, how = place.partition(" / ")
+        words = reason.replace("`", "'")  # as code, because a message may look like markup
+        lines.append(f"`{name.split()[0]}` was not run by {_runtime(how)}: `{words}`")
+    if result.note:
+        lines.append(result.note)
+    return "\n\n".join(lines)
+
+
+def equal_terms_ratio(device: str, network: str, spec: str) -> str:
+    """Return the time of a network over that of FHEAT-Seg, least and largest over the runtimes on equal terms."""
+    found = stored(f"equal-terms-{device}")["ratio"][network]
+    return span((ratio for how, ratio in found.items() if not _is_own(how)), spec)
+
+
+def timed_networks(device: str) -> str:
+    """Return how many of the registered networks are timed on equal terms."""
+    timed = len({name.split()[0] for name in stored(f"equal-terms-{device}")["window_ms"]})
+    known = len(stored("sizes")["networks"])
+    return f"all {known}" if timed == known else f"{timed} of the {known}"
+
+
+def _is_own(runtime: str) -> bool:
+    """Return whether a runtime has something that was made for FHEAT-Seg."""
+    return "fheat's" in runtime
+
+
+def _runtime(name: str) -> str:
+    """Return the name of a runtime in words; what follows a comma is in words already."""
+    words = {"torch": "PyTorch", "torch.compile": "`torch.compile`", "openvino": "OpenVINO", "graph": "captured graph"}
+    first, *others = name.split(", ")
+    return ", ".join((words[first], *others))
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _parameters(name: str) -> int:
+    """Return the number of parameters of a network at 112x112x80 by its name, with options as (name=value, ...)."""
+    for row in stored("sizes")["published"]["112x112x80"]:
+        options = ", ".join(f"{option}={value}" for option, value in row["options"].items())
+        if name == (f"{row['network']} ({options})" if options else row["network"]):
+            return round(1e6 * row["ours"]["parameters"])
+    return int(stored("sizes")["networks"][name.split()[0]]["112x112x80"]["parameters"])
 
 
 def network_speeds() -> str:
@@ -86,20 +159,9 @@ def network_speeds() -> str:
     return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
 
 
-def segresnet_part() -> str:
-    """Return the time of a scan as a fraction of SegResNet-16's."""
-    return f"1/{1 / stored('scan-cpu')['ratios_of_auto']['to segresnet_16, from its windows']:.0f}"
-
-
 def gpu_scans() -> str:
     """Return the seconds of the fastest round of twenty scans on a GPU."""
     return f"{min(stored('scans-cuda')['seconds']):.1f}"
-
-
-def kernels_built() -> str:
-    """Return how many seconds the first round on a GPU takes longer than the second."""
-    first, second = stored("scans-cuda")["seconds"][:2]
-    return f"{first - second:.0f}"
 
 
 def memory_bound() -> str:

@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fheat.cli.options import parse
-from fheat.system.cache import VARIABLE, cache_folder, cached, clear_cache
+from fheat.system.cache import VARIABLE, cache_folder, cached, clear_cache, clear_kernels, kept_kernels
 from fheat.system.text import counted, printable
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Show the compiled networks that fheat keeps on disk, so that the next start need not compile them; or remove
-    them, which only costs the time to compile them again.
+    """Show the compiled networks and the GPU kernels that are kept on disk, so that the next start need not compile
+    them; or remove them, which only costs the time to compile them again.
 
-    Each entry is checked against its hash before it is used. The environment variable FHEAT_CACHE names another folder;
-    empty, nothing is kept.
+    Each network is checked against its hash before it is used; kernels are kept by Triton, which does not. The
+    environment variable FHEAT_CACHE names another folder, and TRITON_CACHE_DIR one for kernels alone, which is then not
+    shown here. Where FHEAT_CACHE is empty, no network is kept.
 
     Example: fheat cache --clear
     """
 
     clear: bool = False
-    """Remove all entries."""
+    """Remove all networks and kernels."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -32,16 +33,19 @@ def run(arguments: Sequence[str]) -> None:
     options = parse(CacheOptions, "cache", arguments)
     folder = cache_folder()
     entries = clear_cache() if options.clear else cached()
+    kernels, kernel_bytes = clear_kernels() if options.clear else kept_kernels()
     total = sum(entry.bytes for entry in entries)
     if options.json:
         rows = [{"name": one.file.name, "kind": one.kind, "bytes": one.bytes, "used": one.used} for one in entries]
         told = {"folder": None if folder is None else str(folder), "bytes": total, "entries": rows}
+        told |= {"kernels": kernels, "kernel_bytes": kernel_bytes}
         print(json.dumps(told | {"removed": options.clear}, indent=1))
         return
     if folder is None:
         print(f"nothing is kept: the environment variable {VARIABLE} is empty, or there is no home folder")
         return
-    said = f"{counted(len(entries), 'compiled network')}, {total / 1e6:.1f} MB"
+    said = f"{counted(len(entries), 'compiled network')}, {total / 1e6:.1f} MB; "
+    said += f"{counted(kernels, 'GPU kernel')}, {kernel_bytes / 1e6:.1f} MB"
     print(printable(f"{folder}: {'removed ' if options.clear else ''}{said}"))
     for entry in [] if options.clear else entries:
         compiler = entry.kind.split("-")[0]

@@ -14,6 +14,7 @@ from typing import Final
 
 from fheat import __version__
 from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader_left, say
+from fheat.system.cache import keep_kernels_here
 from fheat.system.errors import FULL, BadInput
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             prepare_streams()
+            keep_kernels_here()
             return _attempt(words)
     except KeyboardInterrupt as error:
         return _fail("interrupted", error.args[0] if error.args else 130)

@@ -15,6 +15,8 @@ from fheat.system.text import grid_name
 
 SIZES = ((112, 112, 80), (96, 96, 96))
 """Patch sizes of the published costs, Table IV and Table V."""
+WIDTH = 124
+"""Columns of a terminal that the table needs with words whole."""
 UNITS = {"parameters": "M parameters", "macs": "G MAC", "macs_open": "G MAC, gates open"}
 
 
@@ -54,11 +56,20 @@ def _print(grid: str, rows: list[dict[str, Any]]) -> None:
                 _per_cent(row.get("differs", {}).get(name)),
             )
         ]
-        table.add_row(row["name"], *cells)
-    Console(width=max(Console().width, 120)).print(table)
+        table.add_row(_called(row), *cells)
+    Console(width=max(Console().width, WIDTH)).print(table)
     for row in rows:
         if why := row.get("state") or row["reason"]:
             print(f"{row['name']}: {why}")
+        if more := row.get("ours", {}).get("fourier"):
+            print(f"{row['name']}: Fourier transforms, which fvcore does not count, would add {_number(more)} G")
+
+
+def _called(row: dict[str, Any]) -> str:
+    """Return the name of a row with the network, where that has another name, and with the options that it has."""
+    words = [] if row["network"] in ("", row["name"].replace("-", "_")) else [row["network"]]
+    words += [f"{option}={value}" for option, value in row["options"].items()]
+    return f"{row['name']} ({', '.join(words)})" if words else str(row["name"])
 
 
 def _number(value: float | None, *, published: bool = False) -> str:

@@ -92,8 +92,8 @@ class Predict:
     device: str | None = None
     """cpu, cuda or cuda:1; a GPU where there is one."""
     precision: Precision = "auto"
-    """On a GPU and with OpenVINO; auto is float32 on a CPU, and on a GPU bfloat16 where it keeps the classes of the
-    first windows."""
+    """On a GPU and with OpenVINO; auto is float32 on a CPU, and on a GPU with many windows bfloat16 where it keeps the
+    classes of the first ones."""
     runtime: RuntimeName = "auto"
     """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""

@@ -71,6 +71,17 @@ class Intensity(_Strict):
             return window(voxels, self.low, self.high)
         return zscore(voxels, *channel) if self.kind == "zscore" else voxels.astype(np.float32)
 
+    def apply_there(self, voxels: Tensor, channel: Moments) -> Tensor:
+        """Return what `apply` does, bit for bit, computed by torch where the voxels are."""
+        if self.kind == "none":
+            return voxels.float()
+        x = voxels.double()
+        if self.low is not None and self.high is not None:
+            x, shift, scale = x.clip(self.low, self.high), self.low, self.high - self.low
+        else:
+            shift, scale = channel[0], channel[1] or 1.0
+        return ((x - shift) / x.new_tensor(scale)).float()  # by a number, a GPU would multiply by 1 / scale
+
 
 class Preprocessing(_Strict):
     """How stored scans become network input: axes turned, then intensities mapped, then voxels resampled.
@@ -162,19 +173,25 @@ class PreparedScan:
         part = self._data[tuple(_centred(size, every) for size in self.source_shape)]
         return self._mapped(part).reshape(self.channels, -1)
 
-    def planes(self, axis: int, start: int, stop: int) -> Tensor:
-        """Return planes `start` to `stop` along `axis`, their intensities mapped, then resampled along X, Y and Z."""
+    def planes(self, axis: int, start: int, stop: int, device: torch.device | None = None) -> Tensor:
+        """Return planes `start` to `stop` along `axis`, their intensities mapped, then resampled along X, Y and Z.
+
+        They are returned on a device. With CUDA a scan that is not resampled is mapped there, with the same result.
+        """
         stop = min(stop, self.shape[axis])
         cut = [(start, stop) if other == axis else (0, length) for other, length in enumerate(self.shape)]
         grids = zip(self.source_shape, self.steps, self.shape, strict=True)
         places = [coordinates(*grid, *part) for grid, part in zip(grids, cut, strict=True)]
         where = places[axis].clip(0, self.source_shape[axis] - 1)
         low, high = int(np.floor(where[0])), int(np.floor(where[-1])) + (1 if self.steps[axis] == 1 else 2)
-        x = torch.from_numpy(self._mapped(self._data[(slice(None),) * axis + (slice(low, high),)]))
+        part = self._data[(slice(None),) * axis + (slice(low, high),)]
+        if device is not None and device.type == "cuda" and self.steps == NOT_RESAMPLED:
+            return self._mapped_on(device, part)
+        x = torch.from_numpy(self._mapped(part))
         places[axis] = where - low
         for index, place in enumerate(places):
             x = interpolate(x, index + 1, place)
-        return x
+        return x if device is None else x.to(device)
 
     def whole(self) -> Floats:
         """Return all planes at once, (X', Y', Z'), or (X', Y', Z', C) where the volume has a channel axis."""
@@ -199,6 +216,26 @@ class PreparedScan:
                 some = slice(first, first + planes)
                 place[some] = self.intensity.apply(source[some], self.moments[channel])
         return mapped
+
+    def _mapped_on(self, device: torch.device, part: NDArray[Any]) -> Tensor:
+        """Return what `_mapped` does, computed on a device."""
+        voxels = tensor_of(part).to(device)
+        mapped = [self.intensity.apply_there(voxels[..., at], one) for at, one in enumerate(self.moments)]
+        return torch.stack(mapped)
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """Return a tensor with the values of an array of numbers, in its type, or in float64 where torch has none like it.
+
+    It shares the memory of the array where torch can: not where that is read only, axes run backwards or voxels lie
+    between other things, and not with a foreign byte order.
+    """
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    shares = native.flags.writeable and all(step >= 0 and step % native.itemsize == 0 for step in native.strides)
+    try:
+        return torch.from_numpy(native if shares else native.copy(order="K"))
+    except TypeError:
+        return torch.from_numpy(array.astype(np.float64))
 
 
 def _centred(size: int, every: int) -> slice:

@@ -85,7 +85,7 @@ def _minutes(plans: Sequence[RowPlan], plan: Plan, device: Device, measured: Mea
     """Return the minutes of all rows that exist; each row of a network with its seeds. None where one is not known."""
     total = 0.0
     for one in plans:
-        if not one.needs:
+        if not one.needs and not one.row.outside:
             minutes = run_minutes(one.row, plan, device, measured)
             if minutes is None:
                 return None
@@ -104,9 +104,17 @@ def _words(plans: Sequence[RowPlan], runs: int, done: int) -> str:
         parts.append(f"no data for {names}" if runs else f"no data ({names})")
     absent = [one for one in plans if one.needs]
     if absent:
-        rows = "" if len(absent) == len(plans) else f"{len(absent)} row{'s' if len(absent) > 1 else ''} "
-        parts.append(f"{rows}not available yet (needs {_needs(absent)})")
+        parts.append(f"{_rows(absent, plans)}not available yet (needs {_needs(absent)})")
+    outside = [one for one in plans if one.row.outside]
+    if outside:
+        reasons = ", ".join(dict.fromkeys(one.row.outside for one in outside))
+        parts.append(f"{_rows(outside, plans)}each {reasons}")
     return "; ".join(parts)
+
+
+def _rows(some: Sequence[RowPlan], plans: Sequence[RowPlan]) -> str:
+    """Return the number of rows that a part of the state is about; nothing where it is about all of them."""
+    return "" if len(some) == len(plans) else f"{len(some)} row{'s' if len(some) > 1 else ''} "
 
 
 def _needs(plans: Sequence[RowPlan]) -> str:

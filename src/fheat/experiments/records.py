@@ -83,23 +83,40 @@ class PaperDataset(Section):
         return preset.size, preset.stride
 
 
-class Row(Section):
+class System(Section):
+    """What a row of the paper is about: a network of this package, or a program that somebody else makes."""
+
+    system: str
+    title: str
+    network: str = ""
+    through: str = ""
+    """For a program of somebody else: the verb that runs it, and the page about it."""
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if bool(self.network) == bool(self.through):
+            raise ValueError("give either a network, or through")
+        return self
+
+    @property
+    def outside(self) -> str:
+        """Why a program of somebody else is neither trained nor counted here; empty for a network."""
+        return f"a program of your own: {self.through}" if self.through else ""
+
+
+class Row(System):
     """One row of an item: what is trained on what, and the published numbers by column.
 
     A column is a metric, averaged over the classes, or `metric.class`. Dice, Jaccard and shares are in per cent,
-    distances in voxels.
+    distances in voxels. Options are settings by dotted name; their iterations are those of a run of full length.
     """
 
     setting: str
-    system: str
-    title: str
     dataset: str
     labels: PositiveInt | None = None
     """Number of training scans whose labels are used; all of them if None."""
-    network: str
     method: str = DEFAULT_METHOD
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Settings by dotted name. Iterations are those of a run of full length."""
     seeds: tuple[int, ...] = (0,)
     published: dict[str, Value] = Field(default_factory=dict)
 
@@ -114,13 +131,12 @@ class Row(Section):
         return _network_options(self.options)
 
 
-class CostRow(Section):
-    """A network whose parameters (M) and multiply-adds (G) are counted; `macs_open` is with all gates open."""
+class CostRow(System):
+    """A network whose parameters (M) and multiply-adds (G) are counted; `macs_open` is with all gates open.
 
-    system: str
-    title: str
-    network: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    Options are those of the network, by the names that `create_model` takes.
+    """
+
     patch_size: Triple
     published: dict[Literal["macs", "macs_open", "parameters"], float]
     reason: str = ""
@@ -216,9 +232,9 @@ def make_item(
 
 def _cost_row(system: Mapping[str, Any], name: str, numbers: Mapping[str, float], patch_size: Any) -> dict[str, Any]:
     """Return the fields of a cost row: of the options only those of the network count."""
+    named = {field: value for field, value in system.items() if field in ("title", "network", "through")}
     options = _network_options(system.get("options", {}))
-    fields = {"title": system["title"], "network": system["network"], "options": options}
-    return {**fields, "system": name, "patch_size": patch_size, "published": numbers}
+    return {**named, "options": options, "system": name, "patch_size": patch_size, "published": numbers}
 
 
 def _network_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class RowPlan:
     @property
     def problem(self) -> str:
         """Why the row cannot run, in words; empty where it can."""
+        if self.row.outside:
+            return self.row.outside
         if self.needs:
             return f"not available yet (needs {self.needs})"
         return f"no data: {remedy(self.row.dataset)}" if self.no_data else ""
@@ -65,6 +67,8 @@ class RowPlan:
 def plan_row(row: Row, plan: Plan) -> RowPlan:
     """Return the runs of a row, or what they need; raise `BadInput` where the dataset or the options are at fault."""
     length = plan.length_of(row)
+    if row.outside:
+        return RowPlan(row, length)
     if needs := missing_parts(row.network, row.method):
         return RowPlan(row, length, needs=needs)
     if row.dataset not in plan.data:

@@ -35,9 +35,17 @@ _aten = torch.ops.aten
 
 def count_macs(run: Callable[[], object], *, fourier: bool = False) -> int:
     """Return the number of multiply-adds of everything that `run` does, Fourier transforms only if asked for."""
-    with FlopCounterMode(display=False, custom_mapping=_NORMS | _FOURIER if fourier else _NORMS) as counter:
+    others, transforms = _count(run)
+    return others + transforms if fourier else others
+
+
+def _count(run: Callable[[], object]) -> tuple[int, int]:
+    """Return the number of multiply-adds of all that `run` does but Fourier transforms, and that of these."""
+    with FlopCounterMode(display=False, custom_mapping=_NORMS | _FOURIER) as counter:
         run()
-    return int(counter.get_total_flops()) // 2
+    counts = counter.get_flop_counts().get("Global", {})
+    transforms = sum(count for operator, count in counts.items() if operator in _FOURIER)
+    return int(counter.get_total_flops() - transforms) // 2, int(transforms) // 2
 
 
 def parameters(model: nn.Module) -> int:
@@ -93,7 +101,9 @@ class Cost:
     """Multiply-adds of the cosine transforms of **open** gates, forward and inverse, and of spectral mixers in their
     place. Closed gates count 0, as they do after `fheat.retire`."""
     rest: int
-    """Multiply-adds of everything else."""
+    """Multiply-adds of everything else, by fvcore's rules without Fourier transforms outside of the sites."""
+    fourier: int
+    """Multiply-adds that these Fourier transforms would add."""
     sites: dict[str, int]
     """Multiply-adds of the transforms, by site."""
     transforms: tuple[str, ...]
@@ -109,10 +119,11 @@ class Cost:
 
     def __str__(self) -> str:
         algorithms = f" by {'/'.join(self.transforms)}" if self.transforms else ""
+        more = f" Fourier transforms would add {giga(self.fourier)} G." if self.fourier else ""
         return (
             f"{self.parameters:,} parameters, {giga(self.macs)} G multiply-adds on {grid_name(self.shape)}: "
             f"{giga(self.transform)} G in transforms{algorithms}, {giga(self.rest)} G in the rest. "
-            f"Counter: {self.counter}."
+            f"Counter: {self.counter}.{more}"
         )
 
 
@@ -128,7 +139,7 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
     if inputs is None:
         raise ValueError(f"shape is needed: {type(model).__name__} does not say which input it is made for")
     gates = gates_of(model)
-    calls, rest = _calls_and_rest(model, inputs)
+    calls, rest, fourier = _calls_and_rest(model, inputs)
     device_type = device_of(model).type
     sites = {
         site: gate_macs(operator, calls[site], device_type, transform)
@@ -148,7 +159,7 @@ def cost(model: nn.Module, shape: Inputs | None = None, *, transform: Transform 
         used.add("fourier")
     total = sum(sites.values())
     shape = tuple(inputs[0].shape)
-    return Cost(parameters(model), total + rest, total, rest, sites, tuple(sorted(used)), shape, COUNTER)
+    return Cost(parameters(model), total + rest, total, rest, fourier, sites, tuple(sorted(used)), shape, COUNTER)
 
 
 def gate_macs(
@@ -187,13 +198,14 @@ def _call_macs(call: GateCall, device_type: str, transform: Transform) -> float:
     return 2 * elements * sum(axis_macs(length, transform_for(length, device_type, transform)) for length in lengths)
 
 
-def _calls_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int]:
-    """Return the calls of every gate in one forward pass, and the multiply-adds of everything else in it."""
+def _calls_and_rest(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int, int]:
+    """Return the calls of every gate in one forward pass, the multiply-adds of everything else in it, and those of
+    Fourier transforms besides."""
 
-    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int]:
+    def count(copied: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[str, list[GateCall]], int, int]:
         calls = record_calls(copied)
         for operator in operators_of(copied).values():
             operator.bypass(alpha=1.0)
-        return calls, count_macs(lambda: copied(*inputs))
+        return calls, *_count(lambda: copied(*inputs))
 
     return run_on_copy(model, inputs, count)

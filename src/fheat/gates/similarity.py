@@ -1,31 +1,40 @@
 """How much each site of a network changes what it is given, and a copy without the sites that change it least.
 
-This is the idea of post-hoc pruning by similarity between layers (Hong et al., *SlimFormer-3D*, MICCAI 2025): a site
-whose output looks like its input is left out after training. Unlike `fheat.retire` it changes the outputs of the
-network, so its price has to be measured.
+This is the idea of post-hoc pruning by similarity between layers (Hong et al., *SlimFormer-3D*, MICCAI 2025), by
+angular distance and by CKA: what mixes voxels in a layer that looks like the layer before it is left out after
+training. Unlike `fheat.retire` it changes the outputs of the network, so its price has to be measured. Deliberate
+difference: the mixing of channels always stays.
 """
 
 import copy
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from fheat.gates.cka import RunningCKA
 from fheat.gates.retire import remove_gate
 from fheat.ops.gates import operators_of
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.mixing_block import blocks_of, own_mixers_of
 from fheat.ops.spectral_mixer import SpectralMixer
 
 Network = TypeVar("Network", bound=nn.Module)
+Measure = Literal["cosine", "cka"]
+"""Number of a `Similarity` by which sites are left out."""
+Compared = Literal["sites", "blocks"]
+"""What is compared: input and output of each site itself, or of the block that it works in."""
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """How like its input x the output y of a site is, over everything that passed through it."""
+    """How like its input x the output y of a site, or of its blocks, is, over everything that passed through."""
 
     cosine: float
     """Mean over samples and calls of <x, y> / (|x| |y|); 1 for the identity and for any change of scale."""
@@ -35,6 +44,9 @@ class Similarity:
     """Whether y was x bit for bit, every time."""
     samples: int
     """Number of samples that passed, over all calls."""
+    cka: float
+    """Linear CKA of x and y, see `fheat.gates.cka`: 1 for the identity, and for any rotation, shift and change of scale
+    of the channels. The mean over the numbers of channels, where a site is called with several."""
 
     @property
     def angle(self) -> float:
@@ -49,6 +61,7 @@ class _Sums:
     size: float = 0.0
     unchanged: bool = True
     samples: int = 0
+    cka: dict[int, RunningCKA] = field(default_factory=dict)
 
     def add(self, x: Tensor, y: Tensor) -> None:
         before, after = (value.detach().flatten(1).double() for value in (x, y))
@@ -60,10 +73,12 @@ class _Sums:
         self.size += float(before.square().sum())
         self.unchanged &= torch.equal(x, y)
         self.samples += len(x)
+        self.cka.setdefault(x.shape[1], RunningCKA()).add(x, y)
 
     def result(self) -> Similarity:
         distance = math.sqrt(self.changed / self.size) if self.size else 0.0 if not self.changed else math.inf
-        return Similarity(self.cosine / self.samples, distance, self.unchanged, self.samples)
+        cka = statistics.fmean(one.result() for one in self.cka.values())
+        return Similarity(self.cosine / self.samples, distance, self.unchanged, self.samples, cka)
 
 
 @dataclass
@@ -78,13 +93,31 @@ class SimilarityRecord:
 
 
 @contextmanager
-def measured_similarity(model: nn.Module) -> Iterator[SimilarityRecord]:
-    """Measure input and output of every gate, or of the mixer in its place, for as long as the context lasts.
+def measured_similarity(model: nn.Module, compared: Compared = "sites") -> Iterator[SimilarityRecord]:
+    """Measure how alike input and output are at every site, for as long as the context lasts.
 
     Whatever runs the network must call its modules: compiled copies and captured graphs do not. Fused kernels step
-    back by themselves where a gate has a hook. Inputs are (N, C, *grid), and every sample counts alike.
+    back by themselves where a module has a hook. Inputs are (N, C, *grid), and every sample counts alike.
+
+    Args:
+        model: the network.
+        compared: `sites` compares input and output of every gate, or of the mixer in its place. `blocks` compares what
+            enters a block, which is the output of the block before, with what leaves it: two consecutive layers. All
+            blocks in which a gate or mixer works count for its site; a block that has a mixer of its own, such as
+            attention, is a site of the mixer's path. Sites outside blocks are not measured.
     """
+    if compared not in get_args(Compared):
+        raise ValueError(f"compared={compared!r} is unknown: use one of {', '.join(get_args(Compared))}")
     record = SimilarityRecord()
+    hooks = _hooks_of_sites(model, record) if compared == "sites" else _hooks_of_blocks(model, record)
+    try:
+        yield record
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hooks_of_sites(model: nn.Module, record: SimilarityRecord) -> list[RemovableHandle]:
     hooks = []
     for site, operator in operators_of(model).items():
         sums = record._sums.setdefault(site, _Sums())
@@ -93,36 +126,67 @@ def measured_similarity(model: nn.Module) -> Iterator[SimilarityRecord]:
             sums.add(inputs[0], output)
 
         hooks.append(operator.register_forward_hook(add))
-    try:
-        yield record
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return hooks
+
+
+def _hooks_of_blocks(model: nn.Module, record: SimilarityRecord) -> list[RemovableHandle]:
+    running: list[set[str]] = []  # sites that worked in each of the blocks that run now, the innermost last
+    hooks = []
+
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        running.append(set())
+
+    for path, block in blocks_of(model).items():
+
+        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, path: str = path) -> None:
+            y = output[0] if isinstance(output, tuple) else output
+            for site in running.pop() or {f"{path}.mixer"}:
+                record._sums.setdefault(site, _Sums()).add(inputs[0], y)
+
+        hooks += [block.register_forward_pre_hook(enter), block.register_forward_hook(leave)]
+    for site, operator in operators_of(model).items():
+
+        def note(module: nn.Module, inputs: tuple[Any, ...], site: str = site) -> None:
+            if running:
+                running[-1].add(site)
+
+        hooks.append(operator.register_forward_pre_hook(note))
+    return hooks
 
 
 def bypass_sites(model: Network, sites: Mapping[str, object] | set[str]) -> Network:
-    """Return a copy of a network in which these sites return their input, whatever they did before.
+    """Return a copy of a network without what mixes voxels at these sites, whatever it did before.
 
-    The copy is exact only where they did so already. It can be saved and loaded.
+    A gate, or the mixer in its place, returns its input; a block whose own mixer is left out adds nothing there. The
+    copy is exact only where that was so already. It can be saved and loaded.
     """
     copied = copy.deepcopy(model)
-    operators = operators_of(copied)
+    operators, blocks = operators_of(copied), own_mixers_of(copied)
     for site in sites:
-        if site not in operators:
-            raise ValueError(f"{type(model).__name__} has no site {site!r}: it has {', '.join(operators)}")
-        _bypass(copied, operators[site])
+        if site in operators:
+            _bypass(copied, operators[site])
+        elif site in blocks:
+            blocks[site].remove_mixer()
+        else:
+            known = ", ".join((*operators, *blocks))
+            raise ValueError(f"{type(model).__name__} has no site {site!r}: it has {known}")
     return copied
 
 
-def bypass_similar(model: Network, measured: Mapping[str, Similarity], threshold: float) -> tuple[Network, list[str]]:
-    """Return a copy without the sites whose mean cosine is at least `threshold`, and the names of these sites.
+def bypass_similar(
+    model: Network, measured: Mapping[str, Similarity], threshold: float, by: Measure = "cosine"
+) -> tuple[Network, list[str]]:
+    """Return a copy without the sites whose mean cosine, or CKA, is at least `threshold`, and the names of these sites.
 
     Sites that are retired already are not named.
     """
+    if by not in get_args(Measure):
+        raise ValueError(f"by={by!r} is unknown: use one of {', '.join(get_args(Measure))}")
     if not 0 < threshold <= 1:
-        raise ValueError(f"threshold={threshold} is no cosine to compare with: use a number above 0 and at most 1")
+        raise ValueError(f"threshold={threshold} is no {by} to compare with: use a number above 0 and at most 1")
     present = [site for site, operator in operators_of(model).items() if not operator.retired]
-    similar = [site for site in present if site in measured and measured[site].cosine >= threshold]
+    present += [site for site, block in own_mixers_of(model).items() if block.mixer is not None]
+    similar = [site for site in present if site in measured and getattr(measured[site], by) >= threshold]
     return bypass_sites(model, set(similar)), similar
 
 

@@ -166,12 +166,12 @@ class _ChannelsLast(nn.Module):
     def __init__(self, network: FHEATSeg) -> None:
         super().__init__()
         part = network.get_submodule
-        self.stem = _Stem(network.stem)
+        self.stem = _Stem(cast(Stem, network.stem))
         self.stages = nn.ModuleDict({site: _Stage(cast(FHEATStage, part(site))) for site in SITES})
         self.downs = [_Down(cast(Down, part(f"down{level}"))) for level in (1, 2, 3)]
         self.ups = [_Up(cast(Up, part(f"up{level}"))) for level in (1, 2, 3)]
         self.position, self.scramble = network.position.detach().clone(), network.scramble
-        self.head = Spread(network.head)
+        self.head = Spread(cast(nn.ConvTranspose3d, network.head))
 
     def forward(self, x: Tensor) -> Tensor:
         samples, _, *size = map(int, x.shape)

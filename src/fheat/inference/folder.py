@@ -91,9 +91,21 @@ def predict_folder(
         ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
         stages = Stages(predictor, masks, heard, journal)
 
-        with _results(cases, stages, ledger, record.making, overlap) as (made, left):
+        new = sum(overwrite or not masks.path(case).exists() for case in cases)
+        with expecting(predictor, new), _results(cases, stages, ledger, record.making, overlap) as (made, left):
             fill_record(record, cases, masks, made, heard, ledger, journal, left)
     return record
+
+
+@contextmanager
+def expecting(predictor: Predictor, scans: int) -> Iterator[None]:
+    """Let what runs the windows know, within the block, that about so many scans come: it may then pay to compile the
+    network for the first of them."""
+    predictor.scans_behind = max(scans - 1, 0)
+    try:
+        yield
+    finally:
+        predictor.scans_behind = 0
 
 
 Left = Callable[[], Iterable[Result]]

@@ -26,7 +26,7 @@ from fheat.inference.replay import Precision
 from fheat.inference.runtimes import RuntimeName, choose_runtime
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.uncertainty import UncertaintyKind, groups_of, measure_of
-from fheat.inference.windows import Triple, Weights, Windows
+from fheat.inference.windows import Weights, Windows
 from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
@@ -70,7 +70,7 @@ class Predictor:
         runtime: on a CPU, `torch`, `onnx` or `openvino`; `auto` is the one measured to be fastest where it is
             installed and there are windows enough to be worth compiling, else torch. Outputs agree up to rounding.
         precision: on a GPU and with OpenVINO, `float32` or `bfloat16`. `auto` is float32 on a CPU, and on a GPU
-            bfloat16 where that keeps the classes of the first windows with foreground.
+            with many windows bfloat16 where that keeps the classes of the first ones with foreground.
         allow: `["implausible-spacing"]` takes scans with a geometry that no scanner gives, such as micrographs; they
             raise `BadInput` otherwise, see `fheat.data.plausible`.
 
@@ -130,6 +130,7 @@ class Predictor:
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
         self.probabilities, self.uncertainty, self.batch, self.allow = probabilities, uncertainty, batch, tuple(allow)
         self._trials: dict[tuple[int, str], tuple[int, int]] = {}
+        self.scans_behind = 0  # that are known to come after the next one
         self._program = resident_bytes()
         self._lock = RLock()
         self.sliding(None)
@@ -224,7 +225,7 @@ class Predictor:
 
     @property
     def precision(self) -> str:
-        """Precision of the next window: `float32` or `bfloat16`; `auto` on a GPU that has not seen a window yet."""
+        """Precision of the next window: `float32` or `bfloat16`; `auto` on a GPU with many windows to come."""
         return self._run.precision
 
     @property
@@ -313,11 +314,10 @@ class Predictor:
             raise ValueError("affine is for arrays: this image says itself where it lies")
         on_the_grid = not states_its_place and affine is None
         volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
-        intensity_only = Preprocessing(intensity=self.preprocessing.intensity)
         name = str(image) if isinstance(image, str | Path) else "the scan"
         if not on_the_grid:
             self.check_plausible(volume, name)
-        scan = self.scan(volume, intensity_only if on_the_grid else self.preprocessing)
+        scan = self.scan(volume, Preprocessing(intensity=self.preprocessing.intensity) if on_the_grid else None)
         if check and (found := self.unusual(scan)):
             warnings.warn(unusual_text(name, found), UnusualScan, stacklevel=3)
         prediction = self.run_windows(volume, scan, progress)
@@ -342,11 +342,12 @@ class Predictor:
             )
 
             def planes(start: int, stop: int) -> Tensor:
-                return scan.planes(axis, start, stop).to(self.device)
+                return scan.planes(axis, start, stop, self.device)
 
             for part in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
+            self.scans_behind = max(self.scans_behind - 1, 0)
         return restorer.prediction
 
     def finish(self, prediction: Prediction) -> None:
@@ -363,21 +364,19 @@ class Predictor:
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
     def _expect(self, scan: PreparedScan) -> None:
-        """Tell the runtime how many voxels of windows the scan has."""
-        count = self.sliding(None).count(scan.shape)
-        size = self.windows.size
-        before = resident_bytes()
-        self._run.expect((8 if self.flips else 1) * count * prod(size), (scan.channels, *size))
+        """Tell the runtime how many voxels of windows come: those of the scan, and as many of each behind it."""
+        count = self.sliding(None).count(scan.shape) * (1 + self.scans_behind) * (8 if self.flips else 1)
+        size, before = self.windows.size, resident_bytes()
+        self._run.expect(count * prod(size), (scan.channels, *size))
         self._program += max(resident_bytes() - before, 0)  # libraries that load where a small window is tried
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
-        size: Triple = self.windows.size
         if (channels, self.runtime) not in self._trials:
             sliding = self.sliding(None)
             before = resident_bytes()
-            self._run.prepare((channels, *size))  # what a runtime holds from now on counts as program
-            shape = (sliding.batch, channels, *size)
+            self._run.prepare((channels, *self.windows.size))  # what it holds from now on counts as program
+            shape = (sliding.batch, channels, *self.windows.size)
             self._trials[channels, self.runtime] = activation_bytes(sliding.forward, shape, self.device)
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
         return self._trials[channels, self.runtime]

@@ -6,7 +6,7 @@ the adapter, names its inputs and says what it expects.
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -173,14 +173,21 @@ class PromptProgram:
 
 def _load_onnx(path: Path, content: bytes, output: str | None) -> tuple[list[str], Call]:
     try:
+        import onnx
         import onnxruntime
-    except ImportError:
-        raise BadInput(path, "needs the package onnxruntime", 'pip install "fheat[export]"') from None
+    except ImportError as error:
+        raise BadInput(path, f"needs the package {error.name}", 'pip install "fheat[export]"') from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4
     try:
+        elsewhere = next(_other_files(onnx.load_model_from_string(content)), None)
+        if elsewhere is not None:
+            reason = f"keeps weights in another file, {elsewhere[:100]}, which its sha256 does not cover"
+            raise BadInput(path, reason, "export it in one file: torch.onnx.export(..., external_data=False)")
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except BadInput:
+        raise
     except Exception as error:  # onnxruntime has many kinds of errors and no common one
         reason = (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
         raise BadInput(path, f"is no ONNX model that can be run ({reason})", "export it again, in one file") from None
@@ -189,6 +196,19 @@ def _load_onnx(path: Path, content: bytes, output: str | None) -> tuple[list[str
         raise BadInput(path, f"has no output {output!r}, only {', '.join(outputs)}", "name one in the adapter")
     wanted = output or outputs[0]
     return [one.name for one in session.get_inputs()], lambda inputs: np.asarray(session.run([wanted], dict(inputs))[0])
+
+
+def _other_files(message: Any) -> Iterator[str]:
+    """Return the names of the files in which an ONNX model, or a part of it, keeps its values.
+
+    Any tensor may do so: weights, constants of a node, those in the branches of an `If`, or in a function.
+    """
+    if any(field.name == "data_location" and value for field, value in message.ListFields()):  # 0 is this file
+        yield next((entry.value for entry in message.external_data if entry.key == "location"), "without a name")
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if isinstance(value, Sequence) else [value]:
+                yield from _other_files(part)
 
 
 def _load_exported(path: Path, content: bytes, output: str | None) -> tuple[list[str], Call]:

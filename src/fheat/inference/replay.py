@@ -1,15 +1,20 @@
-"""A network on a GPU: in half precision where that changes nothing, its launches captured once and replayed.
+"""A network on a GPU: as it is for a few windows, and for many by fused kernels, in half precision where that changes
+nothing, its launches captured once and replayed.
 
 A forward pass of a small network is some three hundred short kernels; starting them one by one takes longer than
-running them.
+running them. Building the fused ones takes longer than a few scans.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from threading import RLock
 from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.work import WindowVoxels
 from fheat.ops import kernels
 from fheat.system.capture import capture, rehearse
 
@@ -18,6 +23,11 @@ LEAST_FOREGROUND: Final = 1000
 """Number of foreground voxels that windows must hold before half precision is judged by them."""
 LARGEST_CHANGED_SHARE: Final = 2e-3
 """Number of voxels whose class half precision may change, over the number of foreground voxels."""
+VOXELS_WORTH_KERNELS: Final = 1_000_000_000
+"""Number of window voxels from which on fused kernels and a graph are used: about eighteen LA scans with dense windows.
+On an NVIDIA H200 they save 1.5 ms with every window of a million voxels, take 3 s until they run where an earlier
+process has built them, and 30 s where none has."""
+_ROUNDING = RLock()
 _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 """A captured forward pass, the tensor it reads and the tensor it writes."""
 
@@ -25,33 +35,53 @@ _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 class Replay:
     """A network as captured CUDA graphs, for use from one thread at a time; see `fheat.inference.runtimes.Runtime`.
 
-    Precision `auto` is plain float32, without fused kernels or a graph, until windows come that hold a thousand voxels
-    of foreground. If all but 0.2 % of these keep their class in bfloat16, that is used from then on, else float32. So
-    only the kernels of one precision have to be built. float16 is not offered: its range is too small for the sums of
+    Until `VOXELS_WORTH_KERNELS` are done or known to come, the network runs without fused kernels and without a graph,
+    in float32 unless bfloat16 is asked for. From then on precision `auto` waits for windows that hold a thousand voxels
+    of foreground. If all but 0.2 % of these keep their class in bfloat16, that is used, else float32. So only the
+    kernels of one precision have to be built. float16 is not offered: its range is too small for the sums of
     an unnormalised network. With `regions` channels are judged one by one, as sigmoids, not against each other. Where
     the channels hold several predictions (`groups`), the first of them is judged.
 
-    Batches are filled up to a power of two, so that there are few graphs. A network that cannot be captured, because it
-    asks the host, runs as it is.
+    There are graphs of two sizes, for `batch` windows and for a quarter of them, and batches are filled up to one of
+    these: each graph takes a second to capture. A network that cannot be captured, because it asks the host, runs as it
+    is.
     """
 
     name = "torch"
     each = None
 
     def __init__(
-        self, network: nn.Module, precision: Precision = "auto", *, regions: bool = False, groups: int = 1
+        self,
+        network: nn.Module,
+        precision: Precision = "auto",
+        *,
+        batch: int = 1,
+        regions: bool = False,
+        groups: int = 1,
     ) -> None:
         self.network, self.regions, self.groups = network, regions, groups
+        self._sizes = sorted({max(batch // 4, 1), batch})
         self._precision: Precision = checked_precision(precision)
         self._graphs: dict[torch.Size, _Graph | None] = {}
+        self._voxels = WindowVoxels()
 
     @property
     def precision(self) -> str:
-        """Precision of the next window; `auto` where no window has decided it yet."""
-        return self._precision
+        """Precision of the next window; `auto` where there are many and none has decided it yet."""
+        return self._precision if self._is_much() else self._first_precision
+
+    @property
+    def _first_precision(self) -> str:
+        return "bfloat16" if self._precision == "bfloat16" else "float32"
+
+    def _is_much(self) -> bool:
+        """Return whether the windows that are done and those to come are worth building kernels and a graph, or these
+        are there already."""
+        return bool(self._graphs) or self._voxels.total >= VOXELS_WORTH_KERNELS
 
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
-        """Ignore the number: a graph is captured for the first batch and pays from the second."""
+        """Take note of how many voxels of windows come next, which decides whether kernels and a graph pay."""
+        self._voxels.expect(voxels)
 
     def prepare(self, shape: tuple[int, ...]) -> None:
         """Do nothing: a graph belongs to a number of windows, which the first batch brings."""
@@ -59,13 +89,16 @@ class Replay:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
+        self._voxels.take(x)
+        if not self._is_much():
+            return self._plain(x, self._first_precision)
         if self._precision == "auto":
-            whole = self._plain(x)
+            whole = self._plain(x, "float32")
             keeps = self._keeps_classes(x, whole)
             if keeps is None:
                 return whole
             self._precision = "bfloat16" if keeps else "float32"
-        filled = torch.Size([1 << (len(x) - 1).bit_length(), *x.shape[1:]])
+        filled = torch.Size([self._filled(len(x)), *x.shape[1:]])
         if filled not in self._graphs:
             self._graphs[filled] = self._capture(x, filled)
         captured = self._graphs[filled]
@@ -76,15 +109,20 @@ class Replay:
         graph.replay()
         return result[: len(x)]
 
+    def _filled(self, count: int) -> int:
+        """Return the number of windows of the graph that maps so many: the next of the two sizes."""
+        return next((size for size in self._sizes if count <= size), count)
+
     def _run(self, x: Tensor, precision: str) -> Tensor:
         half = precision == "bfloat16"
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+        exactly = nullcontext() if half or not x.is_cuda else unrounded_convolutions()
+        with exactly, torch.autocast(x.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             y: Tensor = self.network(x)
         return y
 
-    def _plain(self, x: Tensor) -> Tensor:
+    def _plain(self, x: Tensor, precision: str) -> Tensor:
         with kernels.use("never"):
-            return self._run(x, "float32")
+            return self._run(x, precision)
 
     def _keeps_classes(self, x: Tensor, whole: Tensor) -> bool | None:
         """Return whether half precision keeps the classes of logits `whole`, or None where they hold too little."""
@@ -116,6 +154,20 @@ class Replay:
             warnings.warn(f"this network cannot be captured ({reason}): its launches are not replayed", stacklevel=3)
             return None
         return graph, source, result
+
+
+@contextmanager
+def unrounded_convolutions() -> Iterator[None]:
+    """Keep cuDNN from rounding the operands of float32 convolutions to TF32, as torch lets it; for the whole process,
+    so that one thread at a time is in the block."""
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    with _ROUNDING:
+        before = convolutions.fp32_precision
+        convolutions.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            convolutions.fp32_precision = before
 
 
 def checked_precision(precision: Precision) -> Precision:

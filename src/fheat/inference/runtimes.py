@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fheat.inference.compilers import Forward, OpenVinoNetwork, compiled_before, compiled_network
 from fheat.inference.replay import Precision, Replay, checked_precision
-from fheat.inference.work import macs_per_voxel
+from fheat.inference.work import WindowVoxels, macs_per_voxel
 from fheat.system.errors import BadInput
+from fheat.system.machine import lacks_bfloat16
 
 RuntimeName = Literal["auto", "torch", "onnx", "openvino"]
 
@@ -113,7 +114,7 @@ class CompiledRuntime:
         self._compiler = compiler
         self._precision = "bfloat16" if precision == "bfloat16" else "float32"
         self._batch = batch
-        self._voxels_done = self._voxels_to_come = 0
+        self._voxels = WindowVoxels()
         self._compiled: dict[tuple[int, ...], Forward] = {}
         self._kept: dict[tuple[int, ...], bool] = {}
         self._macs: dict[tuple[int, ...], float] = {}
@@ -133,7 +134,7 @@ class CompiledRuntime:
 
     def _is_much(self) -> bool:
         """Return whether the windows that are done and those to come are worth compiling the network."""
-        voxels = self._voxels_done + self._voxels_to_come
+        voxels = self._voxels.total
         work = 0.0 if self._shape is None else voxels * self._macs.get(self._shape, 0.0)
         return voxels >= VOXELS_WORTH_COMPILING or work >= MACS_WORTH_COMPILING
 
@@ -152,14 +153,15 @@ class CompiledRuntime:
 
         The first time, the network is run on a small window to see how much it computes.
         """
-        self._voxels_to_come, self._shape = voxels, shape
+        self._voxels.expect(voxels)
+        self._shape = shape
         if self.automatic and shape not in self._macs and not self._is_much() and not self._only_opens():
             self._macs[shape] = macs_per_voxel(self.network, shape)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
-        self._count(x)
+        self._voxels.take(x)
         shape = tuple(x.shape[1:])
         self.prepare(shape)
         return cast(Tensor, self.network(x) if self.name == "torch" else self._compiled[shape](x.float()))
@@ -170,12 +172,7 @@ class CompiledRuntime:
         run = None if self._shape is None or self.name == "torch" else self._compiled.get(self._shape)
         if not isinstance(run, OpenVinoNetwork):
             return None
-        return lambda windows: run.each(map(self._count, windows))
-
-    def _count(self, x: Tensor) -> Tensor:
-        voxels = x.numel() // x.shape[1]
-        self._voxels_done, self._voxels_to_come = self._voxels_done + voxels, max(self._voxels_to_come - voxels, 0)
-        return x
+        return lambda windows: run.each(map(self._voxels.take, windows))
 
     @torch.no_grad()
     def prepare(self, shape: tuple[int, ...]) -> None:
@@ -188,7 +185,8 @@ class CompiledRuntime:
         except Exception as error:  # exporters and compilers raise whatever they like
             reason = f"cannot run this network ({_first_line(error)})"
             if not self.automatic:
-                raise BadInput(self._compiler, reason, "use the runtime torch") from None
+                remedy = "use --precision float32" if self._precision == "bfloat16" else "use the runtime torch"
+                raise BadInput(self._compiler, reason, remedy) from None
             warnings.warn(f"{self._compiler} {reason}: torch runs it, slower", stacklevel=3)
             self._failed = True
 
@@ -203,21 +201,24 @@ def choose_runtime(
     regions: bool = False,
     groups: int = 1,
 ) -> Runtime:
-    """Return what runs the network; `auto` compiles where that was measured to be faster.
+    """Return what runs the network; `auto` compiles where that was measured to be faster, and on a CPU for bfloat16.
 
     On a GPU the launches of the network are replayed, in half precision where that keeps the classes; see `Replay`.
     """
     if name not in get_args(RuntimeName):
         raise ValueError(f"runtime={name!r} is unknown: use one of {', '.join(get_args(RuntimeName))}")
     if device.type == "cuda" and name in ("auto", "torch"):
-        return Replay(network, precision, regions=regions, groups=groups)
+        return Replay(network, precision, batch=batch, regions=regions, groups=groups)
     usable = device.type == "cpu" and not missing_packages(FASTEST)
     if checked_precision(precision) == "bfloat16" and (name in ("torch", "onnx") or not usable):
         raise ValueError(f"precision 'bfloat16' is for GPUs and OpenVINO: use float32 with {name} on {device}")
     if name == "torch" or (name == "auto" and not usable):
         return TorchRuntime(network)
+    if precision == "bfloat16" and lacks_bfloat16():
+        warnings.warn("this processor has no bfloat16 and imitates it: float32 is faster", stacklevel=2)
     if name == "auto":
-        return CompiledRuntime(network, FASTEST, automatic=True, precision=precision, batch=batch)
+        automatic = precision != "bfloat16"  # which torch would not run
+        return CompiledRuntime(network, FASTEST, automatic=automatic, precision=precision, batch=batch)
     if device.type != "cpu":
         raise ValueError(f"runtime {name!r} runs on the CPU: use --device cpu, or --runtime torch on {device}")
     missing = missing_packages(name)

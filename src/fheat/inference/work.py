@@ -1,4 +1,5 @@
-"""How much a network computes, estimated by one pass over a small window: no profiler, and hardly any memory."""
+"""How much work there is: voxels of windows, and what a network computes for each, estimated by one pass over a small
+window: no profiler, and hardly any memory."""
 
 from collections.abc import Callable
 from math import prod
@@ -12,6 +13,28 @@ _SIDES: Final = (32, 64)
 """Lengths of the small window, in voxels, that are tried in turn: some networks do not run on the smaller one."""
 _LAST_AXIS: Final = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 """Products of matrices, each with the place of its left factor among the arguments, whose last axis is summed over."""
+
+
+class WindowVoxels:
+    """Counts the voxels of windows that a runtime has mapped and those that are known to come."""
+
+    def __init__(self) -> None:
+        self._done = self._to_come = 0
+
+    @property
+    def total(self) -> int:
+        """Number of voxels done and to come."""
+        return self._done + self._to_come
+
+    def expect(self, voxels: int) -> None:
+        """Take note of how many voxels come next, in place of what was said."""
+        self._to_come = voxels
+
+    def take(self, x: Tensor) -> Tensor:
+        """Return a batch of windows, (B, C, X, Y, Z), which is mapped now."""
+        voxels = x.numel() // x.shape[1]
+        self._done, self._to_come = self._done + voxels, max(self._to_come - voxels, 0)
+        return x
 
 
 @torch.inference_mode(False)  # under which composite operators are not taken apart

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from fheat.networks.base import Features, SegmentationNetwork
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, DoublingPointwise3d, Pointwise3d, pointwise
-from fheat.nn.fused_body import body_added_to_skip, body_before, body_beside, every_second, fusable, residual_body
+from fheat.nn.fused_body import body_added_to_skip, body_before, body_beside, fusable, residual_body
 from fheat.nn.layers import EachChannelNorm, crop_to, pad_to_even, untouched
-from fheat.ops import kernels
 
 WIDTHS: Final = (32, 60, 96, 150, 198)
 """Number of channels of each level."""
@@ -53,20 +52,24 @@ class ConvDown(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C_in, X, Y, Z) to (N, C_out, X/2, Y/2, Z/2)."""
-        if fusable(self.body, x):
-            if untouched(self.shortcut, Pointwise3d):
-                x, second = every_second(x)
-                return body_beside(self.body, x, pointwise(second, self.shortcut.weight, self.shortcut.bias))
-            return body_beside(self.body, x, self.shortcut(x))
-        out: Tensor = self.body(x) + self.shortcut(x)
-        return out
+        if not fusable(self.body, x):
+            out: Tensor = self.body(x) + self.shortcut(x)
+            return out
+        if self._halves():
+            return body_before(self.body, x, self.shortcut)[0]
+        return body_beside(self.body, x, self.shortcut(x))
 
     def beside(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return down(x), and x itself for a skip. By kernels on trial, what flows back is added up in one pass."""
-        fits = kernels.on_trial() and untouched(self, ConvDown) and fusable(self.body, x)
-        if not fits or not untouched(self.body[0], DepthwiseConv3d) or not untouched(self.shortcut, Pointwise3d):
-            return cast(Tensor, self(x)), x
-        return body_before(self.body, x, self.shortcut)
+        """Return down(x), and x itself for a skip. By kernels, what flows back is added up in one pass."""
+        if fusable(self.body, x) and untouched(self, ConvDown) and self._halves():
+            return body_before(self.body, x, self.shortcut)
+        return cast(Tensor, self(x)), x
+
+    def _halves(self) -> bool:
+        """Return whether body and shortcut begin as built, and so give every second voxel."""
+        first = self.body[0]
+        begins = untouched(first, DepthwiseConv3d) and untouched(self.shortcut, Pointwise3d)
+        return begins and first.stride == self.shortcut.stride == (2, 2, 2)
 
 
 class ConvUp(nn.Module):
@@ -86,13 +89,13 @@ class ConvUp(nn.Module):
         return F.pad(self.body(x), front) + F.pad(self.shortcut(x), front)
 
     def added_to(self, skip: Tensor, x: Tensor) -> Tensor:
-        """Return up(x) + skip; skip is (N, C_out, 2X, 2Y, 2Z). By kernels on trial, padding and sum take no pass."""
-        fits = kernels.on_trial() and untouched(self, ConvUp) and fusable(self.body, x) and self._doubles()
-        doubled = len(x), self.shortcut.out_channels, *(2 * length for length in x.shape[2:])
-        if not fits or skip.shape != doubled or self.shortcut.bias is None:
-            return cast(Tensor, self(x)) + skip
-        coarse = pointwise(x, self.shortcut.weight.transpose(0, 1))
-        return body_added_to_skip(self.body, x, coarse, self.shortcut.bias, skip)
+        """Return up(x) + skip; skip is (N, C_out, 2X, 2Y, 2Z). By kernels, padding and sum take no pass."""
+        if fusable(self.body, x) and untouched(self, ConvUp) and self._doubles():
+            doubled = len(x), self.shortcut.out_channels, *(2 * length for length in x.shape[2:])
+            if skip.shape == doubled and self.shortcut.bias is not None:
+                coarse = pointwise(x, self.shortcut.weight.transpose(0, 1))
+                return body_added_to_skip(self.body, x, coarse, self.shortcut.bias, skip)
+        return cast(Tensor, self(x)) + skip
 
     def _doubles(self) -> bool:
         """Return whether body and shortcut begin as built, and so give 2n - 1 voxels."""

@@ -1,10 +1,10 @@
 """The small U-shaped network: a stem to a quarter of the grid, four stages down and four up, skips added.
 
-FHEAT-Seg and Light-UNETR differ only in their stages.
+FHEAT-Seg and Light-UNETR differ only in their stages; Slim-UNETR has other layers between them as well.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,12 @@ class LightU(SegmentationNetwork):
     `scramble` reads the tokens of the bottleneck back in the wrong order, as the released Light-UNETR does.
     """
 
+    stem_type: ClassVar[type[nn.Module]] = Stem
+    down_type: ClassVar[type[nn.Module]] = Down
+    up_type: ClassVar[type[nn.Module]] = Up
+    head_type: ClassVar[type[nn.Module]] = PatchTransposed3d
+    """What builds the layers that change the grid, from their numbers of channels."""
+
     def __init__(
         self,
         in_channels: int,
@@ -45,15 +51,15 @@ class LightU(SegmentationNetwork):
     ) -> None:
         super().__init__(in_channels, out_channels, patch_size)
         self.scramble = scramble
-        self.stem = Stem(in_channels, WIDTHS[0])
+        self.stem = self.stem_type(in_channels, WIDTHS[0])
         for site in SITES:
             self.add_module(site, stage(site, int(site[-1]) - 1))
         for level in (1, 2, 3):
-            self.add_module(f"down{level}", Down(WIDTHS[level - 1], WIDTHS[level]))
-            self.add_module(f"up{level}", Up(WIDTHS[level], WIDTHS[level - 1]))
+            self.add_module(f"down{level}", self.down_type(WIDTHS[level - 1], WIDTHS[level]))
+            self.add_module(f"up{level}", self.up_type(WIDTHS[level], WIDTHS[level - 1]))
         self.position = nn.Parameter(torch.zeros(1, WIDTHS[3], *bottom_grid(self.patch_size)))
         self.dropout = nn.Dropout(dropout)
-        self.head = PatchTransposed3d(WIDTHS[0], out_channels, 4)
+        self.head = self.head_type(WIDTHS[0], out_channels, 4)
 
     def forward_features(self, x: Tensor) -> Features:
         """Return logits, the attention map of the final stage, and the 24 channels that enter the head."""

@@ -5,11 +5,12 @@ token grid; tokens of the bottleneck stay in place unless `scramble=True`, which
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import nn
 
 from fheat.networks.light_u import DEPTHS, WIDTHS, LightU
-from fheat.nn.light_attention import LightAttentionStage
+from fheat.nn.light_attention import LightAttentionBlock, LightAttentionStage
 
 HEADS = (1, 2, 4, 4)
 """Number of attention heads on each level."""
@@ -29,6 +30,8 @@ class LightUNETR(LightU):
     """
 
     learning_rate = 0.001
+    block_type: ClassVar[type[nn.Module]] = LightAttentionBlock
+    """What builds the blocks of the stages."""
 
     def __init__(
         self,
@@ -40,6 +43,6 @@ class LightUNETR(LightU):
         scramble: bool = False,
     ) -> None:
         def stage(site: str, level: int) -> nn.Module:
-            return LightAttentionStage(WIDTHS[level], DEPTHS[level], STRIDES[level], HEADS[level])
+            return LightAttentionStage(WIDTHS[level], DEPTHS[level], STRIDES[level], HEADS[level], self.block_type)
 
         super().__init__(in_channels, out_channels, patch_size, stage, dropout=dropout, scramble=scramble)

@@ -7,6 +7,7 @@ group `fheat.networks` there, see `fheat.system.plugins`, or a call of `register
 import difflib
 import inspect
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -35,8 +36,11 @@ _NETWORKS: dict[str, str | Callable[..., nn.Module]] = {
     "amber_afno": "amber_afno:AMBERAFNO",
     "unetr_pp": "unetr_pp:UNETRPP",
     "transbts": "transbts:TransBTS",
+    "slim_unetr": "slim_unetr:SlimUNETR",
 }
 """What builds each network: a class or function, or `file:class` of this folder until it is needed."""
+_KNOWN_ELSEWHERE = {"nnunet": "dynunet"}
+"""Names that others give to networks, in small letters without signs, and the names here."""
 _COMMON = ("in_channels", "out_channels", "patch_size")
 """Arguments that every network takes."""
 
@@ -104,6 +108,15 @@ def list_models() -> list[str]:
     """Return the names of all networks: those of this package first, then those added from elsewhere."""
     _plugins.load()
     return list(_NETWORKS)
+
+
+def name_here(name: str) -> str:
+    """Return the name here of a network that others call by `name`, else `name` itself; errors suggest it.
+
+    >>> name_here("nnU-Net"), name_here("swin")
+    ('dynunet', 'swin')
+    """
+    return _KNOWN_ELSEWHERE.get(re.sub(r"[^A-Za-z0-9]", "", name).lower(), name)
 
 
 def model_options(name: str) -> dict[str, Any]:
@@ -201,7 +214,8 @@ def _builder(name: str) -> Callable[..., nn.Module]:
     if name in _plugins.refused:
         reason = f"distribution {_plugins.refused[name]}"
         raise ValueError(f"network {name!r} cannot be used ({reason}): repair or update that package")
-    raise ValueError(f"network {name[:60]!r} is unknown{_suggest(name, _NETWORKS)}: use {', '.join(_NETWORKS)}")
+    hint = _suggest(name_here(name), _NETWORKS)
+    raise ValueError(f"network {name[:60]!r} is unknown{hint}: use {', '.join(_NETWORKS)}")
 
 
 def _suggest(word: str, known: Any) -> str:

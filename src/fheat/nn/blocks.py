@@ -8,9 +8,10 @@ from fheat.nn.fheat import FHEAT, Mixer, mixer
 from fheat.nn.fused import fusable, run_fused
 from fheat.nn.layers import one_group
 from fheat.ops import kernels
+from fheat.ops.mixing_block import MixingBlock
 
 
-class FHEATBlock(nn.Module):
+class FHEATBlock(MixingBlock):
     """x + GN(FHEAT(x)), then x + GN(mixer(x)). Shapes: (N, C, X, Y, Z) -> the same, twice."""
 
     def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:

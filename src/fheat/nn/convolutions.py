@@ -167,20 +167,12 @@ class DepthwiseConv3d(nn.Conv3d):
         if x.ndim != 5 or not kernels.usable(x):
             return super().forward(x)
         from fheat.ops.kernels.depthwise import depthwise  # Triton takes a second to import
+        from fheat.ops.kernels.strided import halved
 
-        if self.stride[0] == 2:
-            return self.halved(x, torch.float32)
+        convolve = halved if self.stride[0] == 2 else depthwise
         with kernels.on_device(x):
             channels_last = x.float().movedim(1, -1).contiguous()
-            return depthwise(channels_last, self.weight, self.bias).movedim(-1, 1)
-
-    def halved(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Convolve with stride 2 by kernels, with a result of a given type."""
-        from fheat.ops.kernels.strided import halved  # Triton takes a second to import
-
-        with kernels.on_device(x):
-            channels_last = x.float().movedim(1, -1).contiguous()
-            return halved(channels_last, self.weight, self.bias, dtype).movedim(-1, 1)
+            return convolve(channels_last, self.weight, self.bias).movedim(-1, 1)
 
 
 class DoublingDepthwise3d(nn.ConvTranspose3d):

@@ -31,8 +31,8 @@ _SECOND_HALF: Parts = (
 
 _VOXELS_FOR_LIBRARY = 16384
 """Fewest voxels of a batch whose products of 65 to 128 channels the library computes."""
-_WIDEST_ON_TRIAL = 256
-"""Most channels of a stage on trial: tiles of more have no test."""
+_WIDEST_FOR_LIBRARY = 256
+"""Most channels of a stage whose products the library computes: tiles of more have no test."""
 
 
 def fusable(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> bool:
@@ -85,16 +85,16 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
 
 def _is_wide(x: Tensor) -> bool:
     """Return whether the products of (N, X, Y, Z, C) are left to the library: more channels do not fit one program, and
-    from 65 on the gradients of matrices fill its registers, which is slow where there are many voxels. On trial."""
+    from 65 on the gradients of matrices fill its registers, which is slow where there are many voxels."""
     channels = x.shape[-1]
     many = channels > 64 and x.numel() >= channels * _VOXELS_FOR_LIBRARY
     return _library_can(x, channels) and (channels > WIDEST or many)
 
 
 def _library_can(x: Tensor, channels: int) -> bool:
-    """Return whether kernels on trial can run between products by the library: places in operands of twice the elements
-    of x are numbers of 32 bits."""
-    return kernels.on_trial() and channels <= _WIDEST_ON_TRIAL and 2 * x.numel() < 2**31
+    """Return whether kernels can run between products by the library: places in operands of twice the elements of x are
+    numbers of 32 bits."""
+    return channels <= _WIDEST_FOR_LIBRARY and 2 * x.numel() < 2**31
 
 
 def _fusable_gate(gate: nn.Module) -> bool:

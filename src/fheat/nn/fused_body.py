@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fheat.nn.convolutions import DepthwiseConv3d, DoublingDepthwise3d, Pointwise3d, pointwise
 from fheat.nn.layers import EachChannelNorm, untouched
@@ -78,7 +77,7 @@ def body_beside(body: nn.Sequential, x: Tensor, shortcut: Tensor) -> Tensor:
 
 
 def body_before(body: nn.Sequential, x: Tensor, shortcut: Pointwise3d) -> tuple[Tensor, Tensor]:
-    """Return body(x) + shortcut(x), both of which halve the grid, and x itself for a skip; on trial.
+    """Return body(x) + shortcut(x), both of which halve the grid, and x itself for a skip.
 
     Shapes: (N, C, X, Y, Z) -> (N, out, ceil(X / 2), ...) and the same. What flows back to the convolution, the shortcut
     and the skip is added up in one pass.
@@ -94,7 +93,7 @@ def body_before(body: nn.Sequential, x: Tensor, shortcut: Pointwise3d) -> tuple[
 
 
 def body_added_to_skip(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
-    """Return skip + pad(body(x) + spread(shortcut) + bias), where the body doubles the grid; on trial.
+    """Return skip + pad(body(x) + spread(shortcut) + bias), where the body doubles the grid.
 
     Shapes: x (N, C, X, Y, Z), shortcut (N, out, X, Y, Z), bias (out), skip and result (N, out, 2X, 2Y, 2Z). Every
     second voxel has the shortcut, and one plane of zeros is in front of each axis. It is float32 under autocast too.
@@ -108,43 +107,19 @@ def body_added_to_skip(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: T
         return widened_added_to_skip(y, coarse, beside, weights, _eps(body)).movedim(-1, 1)
 
 
-def every_second(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x, (N, C, X, Y, Z), and x in every second voxel along each axis, (N, C, ceil(X / 2), ...).
-
-    What flows back to the two is added up in one pass; PyTorch would make a tensor of the grid for each axis.
-    """
-    whole, second = _EverySecond.apply(x)  # type: ignore[no-untyped-call]
-    return whole, second
-
-
-class _EverySecond(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x, x[:, :, ::2, ::2, ::2].clone(memory_format=torch.channels_last_3d)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, whole: Tensor, second: Tensor) -> Tensor:
-        total = whole.clone()
-        total[:, :, ::2, ::2, ::2] += second
-        return total
-
-
 def _convolved(convolution: nn.Module, x: Tensor) -> Tensor:
-    """Return the depthwise convolution in the type of `_between`, or what stands in its place in float32."""
-    if kernels.on_trial() and untouched(convolution, DepthwiseConv3d) and convolution.stride == (2, 2, 2):
-        return cast(DepthwiseConv3d, convolution).halved(x, _between(x))
-    if kernels.on_trial() and untouched(convolution, DoublingDepthwise3d):
+    """Return a convolution that doubles the grid in the type of `_between`, or what stands in its place in float32."""
+    if untouched(convolution, DoublingDepthwise3d):
         return cast(DoublingDepthwise3d, convolution).doubled(x, _between(x))
     return cast(Tensor, convolution(x)).float()
 
 
 def _between(x: Tensor) -> torch.dtype:
-    """Return the type in which the result of a depthwise convolution waits for its norm: on trial, that of autocast, as
-    in the plain twin, because memory bounds what reads it."""
+    """Return the type in which the result of a depthwise convolution waits for its norm: that of autocast, as in the
+    plain twin, because memory bounds what reads it."""
     from fheat.ops.kernels.launch import TYPES, operand_type
 
-    return TYPES[operand_type(x)] if kernels.on_trial() else torch.float32
+    return TYPES[operand_type(x)]
 
 
 def _weights(body: nn.Sequential) -> "WidenWeights":

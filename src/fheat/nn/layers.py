@@ -42,12 +42,15 @@ def one_group(channels: int) -> OneGroupNorm:
     return OneGroupNorm(channels)
 
 
+_MOST_NORMED = 256
+"""Most channels of an `EachChannelNorm` that runs by kernels: tiles of more have no test."""
+
+
 class EachChannelNorm(nn.GroupNorm):
-    """Normalise each channel over the grid, with a scale and shift per channel: y = x s + t with
+    """Normalise each channel over the grid: (x - mean) / sqrt(variance + eps) * weight + bias.
 
-        s = weight / sqrt(variance + eps),  t = bias - mean s
-
-    Shapes: (N, C, X, Y, Z) -> the same. On a GPU tensors with channels last in memory stay so.
+    Shapes: (N, C, X, Y, Z) -> the same. On a GPU the result has the type of autocast, to which the product that follows
+    would round it, and channels last in memory.
     """
 
     def __init__(self, channels: int) -> None:
@@ -57,15 +60,8 @@ class EachChannelNorm(nn.GroupNorm):
         """Normalise each sample."""
         if x.ndim != 5 or not kernels.usable(x) or x.shape[2:].numel() == 1:  # which plain torch may refuse
             return super().forward(x)
-        widest = 2 * _WIDEST if kernels.on_trial() else _WIDEST
-        if self.num_channels <= widest and self.weight.dtype == torch.float32:
-            return self._fused(x)
-        variance, mean = torch.var_mean(x.float(), dim=(2, 3, 4), correction=0, keepdim=True)
-        scale = self.weight[:, None, None, None] * torch.rsqrt(variance + self.eps)
-        return torch.addcmul(self.bias[:, None, None, None] - mean * scale, x.float(), scale)
-
-    def _fused(self, x: Tensor) -> Tensor:
-        """Normalise by kernels, in the type of autocast: the product that follows would round to it."""
+        if self.num_channels > _MOST_NORMED or self.weight.dtype != torch.float32:
+            return super().forward(x)
         from fheat.ops.kernels.channel_norm import channel_norm_of  # Triton takes a second to import
 
         kind = x.device.type

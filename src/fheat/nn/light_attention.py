@@ -69,12 +69,28 @@ class LocalBranch(nn.Sequential):
         return wide.view(len(half), -1)
 
 
+def attend(x: Tensor, qkv: nn.Module, heads: int, want_map: bool) -> tuple[Tensor, Tensor | None]:
+    """Return softmax(q k^T) v without a scale, and the mean attention that each token receives; None if not wanted.
+
+    `qkv` makes q, k and v of each head, one head after the other. Everything is computed in float32 under autocast too:
+    activations reach thousands, and a product of two of them is rounded by thousands in bfloat16.
+
+    Shapes: (N, C, X, Y, Z) -> the same, and (N, 1, X, Y, Z).
+    """
+    batch, _, *grid = x.shape
+    with without_autocast(x):
+        query, key, value = qkv(x).reshape(batch, heads, -1, x[0, 0].numel()).chunk(3, dim=2)
+        weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
+        attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
+    received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid) if want_map else None
+    return attended, received
+
+
 class LightAttention(nn.Module):
     """Attention on one third of the channels, convolutions on the other two, all on a grid sampled with stride r.
 
-    First third: 1x1x1 to q, k, v, then `softmax(q k^T) v` without a scale, in float32 under autocast too: activations
-    reach thousands, and a product of two of them is rounded by thousands in bfloat16. The other two: a `LocalBranch`
-    of side 3 and one of side 5. Then a depthwise transposed convolution (kernel = stride = r), GN, 1x1x1.
+    First third: 1x1x1 to q, k, v, then `attend`. The other two: a `LocalBranch` of side 3 and one of side 5. Then a
+    depthwise transposed convolution (kernel = stride = r), GN, 1x1x1.
 
     Shapes: (N, C, X, Y, Z) -> the same, and the mean attention that each token receives, (N, 1, X/r, Y/r, Z/r); None
     where no map is wanted.
@@ -106,17 +122,8 @@ class LightAttention(nn.Module):
     def _mix(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
         sampled = x[:, :, :: self.stride, :: self.stride, :: self.stride]
         attended, fine, coarse = sampled.chunk(3, dim=1)
-        attended, attention = self._attend(attended, want_map)
+        attended, attention = attend(attended, self.qkv, self.heads, want_map)
         return torch.cat([attended, self.fine(fine), self.coarse(coarse)], dim=1), attention
-
-    def _attend(self, x: Tensor, want_map: bool) -> tuple[Tensor, Tensor | None]:
-        batch, _, *grid = x.shape
-        with without_autocast(x):
-            query, key, value = self.qkv(x).reshape(batch, self.heads, -1, x[0, 0].numel()).chunk(3, dim=2)
-            weight = (query.transpose(-2, -1) @ key).softmax(dim=-1)
-            attended = (value @ weight.transpose(-2, -1)).reshape(batch, -1, *grid)
-        received = weight.detach().mean(dim=(1, 2)).reshape(batch, 1, *grid) if want_map else None
-        return attended, received
 
     def _fusable(self, x: Tensor) -> bool:
         """Return whether kernels can mix the tokens: they read the weights and call no submodule."""
@@ -226,19 +233,24 @@ class LightAttentionBlock(nn.Module):
         """Return the features and, if it is wanted, the attention map of the last attention."""
         x = x + self.depthwise(x)
         attention = None
-        for attend, mix in zip(self.attentions, self.mixers, strict=True):
-            mixed, attention = attend(x, want_map and attend is self.attentions[-1])
+        for mixing, mix in zip(self.attentions, self.mixers, strict=True):
+            mixed, attention = mixing(x, want_map and mixing is self.attentions[-1])
             x = x + mixed
             x = mix.added_to(x) if isinstance(mix, GatedMixer) else x + mix(x)
         return x, attention
 
 
 class LightAttentionStage(nn.Module):
-    """A stage of `depth` attention blocks, used in the place of an `FHEATStage`."""
+    """A stage of `depth` attention blocks, used in the place of an `FHEATStage`.
 
-    def __init__(self, channels: int, depth: int, stride: int, heads: int) -> None:
+    `block(channels, stride, heads)` builds a module that takes and returns what a `LightAttentionBlock` does.
+    """
+
+    def __init__(
+        self, channels: int, depth: int, stride: int, heads: int, block: type[nn.Module] = LightAttentionBlock
+    ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(LightAttentionBlock(channels, stride, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(block(channels, stride, heads) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of the stage."""

@@ -15,6 +15,7 @@ from fheat.nn.fheat import FHEAT
 from fheat.nn.layers import ChannelNorm
 from fheat.ops.dct import compute_dtype, without_autocast
 from fheat.ops.heat import FractionalHeat
+from fheat.ops.mixing_block import OwnMixerBlock
 
 
 class PatchEmbedding(nn.Sequential):
@@ -73,7 +74,7 @@ class MixFFN(nn.Sequential):
         )
 
 
-class SegFormerBlock(nn.Module):
+class SegFormerBlock(OwnMixerBlock):
     """x + mixer(norm(x)), then x + MixFFN(norm(x)). Shapes: (N, C, X, Y, Z) -> the same."""
 
     def __init__(self, channels: int, mixer: nn.Module) -> None:
@@ -85,7 +86,8 @@ class SegFormerBlock(nn.Module):
 
     def forward(self, x: Tensor, *shared: nn.Module) -> Tensor:
         """Apply the block; `shared` are modules that the stage lends to the mixer of each of its blocks."""
-        x = x + self.mixer(self.mixer_norm(x), *shared)
+        if self.mixer is not None and self.mixer_norm is not None:
+            x = x + self.mixer(self.mixer_norm(x), *shared)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 

@@ -177,7 +177,11 @@ def _product(x: Tensor, axis: int) -> Tensor:
 
 
 def _product_inverse(x: Tensor, axis: int) -> Tensor:
-    return apply_matrix(_table(x, "matrix", x.shape[axis]).t(), x, axis)
+    length = x.shape[axis]
+    # OpenVINO computes a wrong product where a graph has products with one constant and with its transpose.
+    if not torch.compiler.is_compiling() and torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return apply_matrix(cosine_matrix(x, length, transposed=True), x, axis)
+    return apply_matrix(_table(x, "matrix", length).t(), x, axis)
 
 
 def _split(x: Tensor, axis: int) -> Tensor:

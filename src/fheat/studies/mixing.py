@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fheat.data.case import Case
 from fheat.data.preprocessing import PreparedScan
 from fheat.data.read import read_image
-from fheat.gates.similarity import Similarity, measured_similarity
+from fheat.gates.similarity import Compared, Similarity, measured_similarity
 from fheat.inference.predictor import Predictor
 from fheat.inference.sliding import SlidingWindow
 from fheat.system.progress import Progress, silent
@@ -20,9 +20,10 @@ def similarity_on_scans(
     cases: Sequence[Case],
     *,
     device: str | None = None,
+    compared: Compared = "sites",
     progress: Progress = silent,
 ) -> dict[str, Similarity]:
-    """Return how like its input the output of every site is on all windows of some scans, by site.
+    """Return how like its input the output of every site, or of its blocks, is on all windows of some scans, by site.
 
     The network runs by plain PyTorch, in float32 and in evaluation mode, with the windows and the preprocessing of its
     card. Gates that training closed are retired, which changes no output; their identity is measured all the same.
@@ -31,10 +32,11 @@ def similarity_on_scans(
         model: a network with a card, or the folder of one.
         cases: the scans; their labels are not read.
         device: device to run on; a GPU where there is one if None.
+        compared: `sites`, or `blocks` for consecutive layers, see `fheat.gates.similarity.measured_similarity`.
         progress: called with the number of scans done and their total.
     """
     predictor = Predictor(model, device=device, runtime="torch", precision="float32")
-    with measured_similarity(predictor.network) as record:
+    with measured_similarity(predictor.network, compared) as record:
         for done, case in enumerate(cases, start=1):
             _run(predictor, predictor.scan(read_image(case)))
             progress(done, len(cases))
@@ -48,7 +50,7 @@ def _run(predictor: Predictor, scan: PreparedScan) -> None:
     axis = sliding.axis(scan.shape)
 
     def planes(start: int, stop: int) -> Tensor:
-        return scan.planes(axis, start, stop).to(predictor.device)
+        return scan.planes(axis, start, stop, predictor.device)
 
     for _ in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
         pass

@@ -4,11 +4,16 @@ An entry is a file named by its kind and key. It begins with the hash of key and
 damaged, cut short or renamed counts as absent. An entry is written beside its place and renamed, so that two processes
 may write it at once. The cache is a convenience: where it cannot be read or written, nothing is said and the work is
 done again.
+
+Triton keeps the GPU kernels that it builds in a folder below that of the cache, in its own form and by its own rules:
+one file per step of a kernel, renamed into place, under the hash of source, compiler and GPU. fheat does not check
+them.
 """
 
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -20,6 +25,8 @@ from fheat.system.files import read_capped, write_file
 
 VARIABLE: Final = "FHEAT_CACHE"
 """Environment variable with the folder of the cache; empty, there is none."""
+KERNELS_VARIABLE: Final = "TRITON_CACHE_DIR"
+"""Environment variable with the folder in which Triton keeps GPU kernels."""
 LARGEST: Final = 2**30
 """Number of bytes of all entries beyond which those that were used longest ago are removed."""
 LARGEST_ENTRY: Final = 2**29
@@ -111,6 +118,45 @@ def clear_cache() -> list[Entry]:
     for entry in removed:
         entry.file.unlink(missing_ok=True)
     return removed
+
+
+def keep_kernels_here() -> None:
+    """Let Triton keep GPU kernels below the folder of the cache, unless the environment names another place, or others
+    could write there, or we cannot: Triton then has its own."""
+    folder = _kernel_folder()
+    if folder is None or KERNELS_VARIABLE in os.environ:
+        return
+    with contextlib.suppress(OSError):  # of a place that we may not look into
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        if _is_ours(there) and os.access(there, os.W_OK):  # Triton makes what is missing below
+            os.environ[KERNELS_VARIABLE] = str(folder)
+
+
+def kept_kernels() -> tuple[int, int]:
+    """Return the number of GPU kernels below the folder of the cache, and the number of bytes of all their files."""
+    folder = _kernel_folder()
+    if folder is None or not folder.is_dir():
+        return 0, 0
+    count = total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # a process that builds kernels renames its files
+            total += file.stat().st_size if file.is_file() else 0
+            count += file.suffix == ".cubin"
+    return count, total
+
+
+def clear_kernels() -> tuple[int, int]:
+    """Remove the GPU kernels below the folder of the cache; return how many are gone, and their bytes."""
+    (count, total), folder = kept_kernels(), _kernel_folder()
+    if folder is not None and _is_ours(folder) and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
+    left, bytes_left = kept_kernels()
+    return count - left, total - bytes_left
+
+
+def _kernel_folder() -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / "triton"
 
 
 def _file(kind: str, key: str) -> Path | None:

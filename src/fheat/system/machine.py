@@ -49,6 +49,12 @@ def processor_features() -> str:
     return f"{_processor()} {_cpu_field('flags') or ''}"
 
 
+def lacks_bfloat16() -> bool:
+    """Return whether the processor is known to have no instructions for bfloat16, so that it is imitated there."""
+    flags = _cpu_field("flags")
+    return flags is not None and "bf16" not in flags
+
+
 def _processor() -> str:
     return _cpu_field("model name") or platform.processor() or platform.machine()
 

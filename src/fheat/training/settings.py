@@ -27,7 +27,7 @@ from fheat.data.plausible import Allowance
 from fheat.data.preprocessing import Intensity
 from fheat.methods.base import MethodSettings, Regions, Task
 from fheat.methods.registry import DEFAULT_METHOD, method_class
-from fheat.networks.registry import learning_rate_of, list_models, model_options
+from fheat.networks.registry import learning_rate_of, list_models, model_options, name_here
 from fheat.system.settings import Count, Section, Short, Triple, nearest
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -132,7 +132,7 @@ class NetworkSettings(Section):
     def _options_exist(self) -> Self:
         networks = list_models()
         if self.name not in networks:
-            near = nearest(self.name, networks)
+            near = nearest(name_here(self.name), networks)
             raise ValueError(f"network.name: {self.name!r} is unknown{near}: use {', '.join(networks)}")
         known = model_options(self.name)
         for option in self.options:
@@ -155,7 +155,7 @@ class OptimiserSettings(Section):
 
     learning_rate: Annotated[PositiveFloat, Short("learning_rate")] = 0.01
     """Learning rate after the warm-up; where none is given, that of the network: 0.001 for Light-UNETR, whose
-    activations overflow with more, and 0.01 for the others."""
+    activations overflow with more, 0.01 for the others."""
     theta: NonNegativeFloat = 1.0
     """Factor of the learning rate for the orders of the gates."""
     delta: NonNegativeFloat = 1.0

@@ -15,7 +15,12 @@ QUANTITIES = {"macs": "G multiply-adds, gates closed", "macs_open": "G, gates op
 
 
 def counted(row: CostRow) -> dict[str, float] | str:
-    """Return the counts of a network in the units of the paper, or the reason why there are none."""
+    """Return the counts of a network in the units of the paper, or the reason why there are none.
+
+    `fourier` is what Fourier transforms would add to `macs`; it is only there for a network that has some.
+    """
+    if row.outside:
+        return row.outside
     if needs := missing_parts(row.network):
         return f"not available yet (needs {needs})"
     return _count(row.network, row.patch_size, tuple(sorted(row.options.items())))
@@ -27,7 +32,8 @@ def _count(network: str, patch_size: tuple[int, ...], options: tuple[tuple[str, 
         found = cost(create_model(network, patch_size=patch_size, **dict(options)))
     except BadInput as error:  # a network of a package that is not installed
         return str(error)
-    return {"macs": found.rest / 1e9, "macs_open": found.macs / 1e9, "parameters": found.parameters / 1e6}
+    counts = {"macs": found.rest / 1e9, "macs_open": found.macs / 1e9, "parameters": found.parameters / 1e6}
+    return counts | ({"fourier": found.fourier / 1e9} if found.fourier else {})
 
 
 def cost_sheet(item: Item) -> Sheet:

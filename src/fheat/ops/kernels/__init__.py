@@ -3,9 +3,6 @@
 Each kernel has a plain twin in PyTorch that defines what it computes. The twin runs on a CPU, under `torch.compile`,
 `torch.export` and `torch.func`, in float64, and wherever Triton or the C compiler that it needs is missing. Kernels
 have first derivatives only. `FHEAT_KERNELS=never` in the environment, or `with kernels.use("never")`, turns them off.
-
-`FHEAT_KERNELS=trial` adds kernels that no GPU has run in any form: the tests in Triton's interpreter are not enough to
-rely on them. Some of the others have changed since a GPU ran them; benchmarks/LOG.md says which.
 """
 
 import os
@@ -21,30 +18,27 @@ import torch
 from torch import Tensor
 
 Mode = Literal["auto", "never", "always"]
-_WORDS = ("auto", "never", "trial")
+_WORDS = ("auto", "never")
 _asked = os.environ.get("FHEAT_KERNELS", "auto")
 if _asked not in _WORDS:
     raise ValueError(f"FHEAT_KERNELS={_asked!r} in the environment is unknown: use one of {', '.join(_WORDS)}")
 _mode: ContextVar[Mode] = ContextVar("mode", default="never" if _asked == "never" else "auto")
-_trial: ContextVar[bool] = ContextVar("trial", default=_asked == "trial")
 
 
 @contextmanager
-def use(mode: Mode, *, trial: bool | None = None) -> Iterator[None]:
+def use(mode: Mode) -> Iterator[None]:
     """Set within the block when kernels are used: `auto` (the default), `never`, or `always`.
 
-    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. `trial` says whether those on trial
-    are among them; None leaves it as it is. Other threads are not concerned. The backward pass on a GPU runs in one of
-    them: it follows the forward pass that it belongs to, so that what a gradient asks must be asked before.
+    `always` is for tests: Triton's interpreter then runs the kernels on a CPU too. Other threads are not concerned. The
+    backward pass on a GPU runs in one of them: it follows the forward pass that it belongs to, so that what a gradient
+    asks must be asked before.
     """
-    before = _mode.get(), _trial.get()
+    before = _mode.get()
     _mode.set(mode)
-    _trial.set(before[1] if trial is None else trial)
     try:
         yield
     finally:
-        _mode.set(before[0])
-        _trial.set(before[1])
+        _mode.set(before)
 
 
 def usable(x: Tensor) -> bool:
@@ -62,11 +56,6 @@ def usable(x: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and _work(x.device)
     )
-
-
-def on_trial() -> bool:
-    """Return whether kernels are used that no GPU has run yet."""
-    return not torch.compiler.is_compiling() and _trial.get()
 
 
 def on_device(x: Tensor) -> AbstractContextManager[object]:

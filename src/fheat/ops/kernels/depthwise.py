@@ -40,9 +40,7 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-def depthwise_beside(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+def depthwise_beside(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return depthwise(x) + bias in a given type, and x itself; what flows back to the two is added up in one pass."""
     shift = torch.zeros(len(weight), device=x.device) if bias is None else bias.float()
     y, beside = _DepthwiseBeside.apply(x, weight.float(), shift, dtype)  # type: ignore[no-untyped-call]

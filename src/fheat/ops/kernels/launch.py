@@ -11,7 +11,7 @@ from torch import Tensor
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "ieee": torch.float32}
 """Types of the operands of products, by what `operand_type` says."""
 WIDEST = 128
-"""Largest number of channels of a stage: the products of more would not fit the shared memory of a program."""
+"""Largest number of channels whose products one program computes: those of more would not fit its shared memory."""
 PROGRAMS = 512
 """Number of programs to aim at, about four for each multiprocessor of a large GPU."""
 _MOST_IN_RUNS = 2**22

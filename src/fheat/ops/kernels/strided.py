@@ -15,15 +15,13 @@ from fheat.ops.kernels.device import strided
 from fheat.ops.kernels.launch import add_rows, lines_at_once, partials, tile_each, tiling
 
 
-def halved(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> Tensor:
+def halved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the convolution with padding 1 and stride 2, (N, ceil(X / 2), ...); `weight` is (C, 1, 3, 3, 3)."""
-    return _apply(x, weight, bias, dtype, doubling=False)
+    return _apply(x, weight, bias, torch.float32, doubling=False)
 
 
-def halved_beside(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `halved` does, x in every second voxel along each axis in the same type, and x itself.
+def halved_beside(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `halved` does in a given type, x in every second voxel along each axis in that type, and x itself.
 
     What flows back to the three is added up in one pass.
     """
@@ -32,8 +30,8 @@ def halved_beside(
     return y, second, whole
 
 
-def doubled(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the transposed convolution with padding 1 and stride 2, (N, 2 X - 1, ...)."""
+def doubled(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the transposed convolution with padding 1 and stride 2 in a given type, (N, 2 X - 1, ...)."""
     return _apply(x, weight, bias, dtype, doubling=True)
 
 

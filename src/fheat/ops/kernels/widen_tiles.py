@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fheat.ops import kernels
 from fheat.ops.kernels.launch import TYPES, operand_type, padded, shared_memory
 
 _REGISTERS_OF_THREE = 168
@@ -69,28 +68,27 @@ def forward_tile(widths: Widths) -> Tile:
 
 def backward_tile(x: Tensor, widths: Widths, dot: str) -> Tile | None:
     """Return the tile of `widen_backward` on the device of `x`, or None where none fits."""
-    trial = kernels.on_trial()
-    tile = first_that_fits(widths, dot, shared_memory(x), trial=trial)
-    return tile and tile | {"ONES_IN_PADDING": trial and widths.ones_in_padding}
+    tile = first_that_fits(widths, dot, shared_memory(x))
+    return tile and tile | {"ONES_IN_PADDING": widths.ones_in_padding}
 
 
-def first_that_fits(widths: Widths, dot: str, shared: int, *, trial: bool) -> Tile | None:
+def first_that_fits(widths: Widths, dot: str, shared: int) -> Tile | None:
     """Return the first tile of `widen_backward` that takes at most `shared` bytes, or None."""
-    return next((tile for tile in _tiles(widths, dot, trial) if backward_bytes(widths, dot, tile) <= shared), None)
+    return next((tile for tile in _tiles(widths, dot) if backward_bytes(widths, dot, tile) <= shared), None)
 
 
-def _tiles(widths: Widths, dot: str, trial: bool) -> Iterator[Tile]:
+def _tiles(widths: Widths, dot: str) -> Iterator[Tile]:
     """Go through the tiles of `widen_backward`, the quickest first; with two stages the next one is read early.
 
-    A tile takes about as long with 32 voxels as with many: its steps wait for each other. On trial are those with as
-    many voxels as products of one group of four warps, or of two, have rows; operands in float32 would not fit.
+    A tile takes about as long with 32 voxels as with many: its steps wait for each other. The large one has as many
+    voxels as products of one group of four warps, or of two, have rows; operands in float32 would not fit.
     """
     few = widths.out <= 32
     if padded(widths.channels) > 32:
         program, large = {"num_warps": 8}, {"BLOCK": 128, "num_stages": 2 if few else 1}
     else:
         program, large = {"maxnreg": _REGISTERS_OF_THREE} if few else {}, {"BLOCK": 64, "num_stages": 2}
-    if trial and dot != "ieee":
+    if dot != "ieee":
         yield program | large
     yield program | {"BLOCK": 32, "num_stages": 2}
     yield program | {"BLOCK": 32, "num_stages": 1}

@@ -73,7 +73,7 @@ def attention_map(predictor: Predictor, scan: PreparedScan, upsampling: Upsampli
     axis = sliding.axis(shape)
 
     def planes(start: int, stop: int) -> Tensor:
-        return scan.planes(axis, start, stop).to(predictor.device)
+        return scan.planes(axis, start, stop, predictor.device)
 
     parts = [part.cpu().clone() for _, part in sliding.stream(planes, shape, scan.channels, scan.source_shape)]
     return torch.cat(parts, dim=axis + 1)[0]
