@@ -124,6 +124,43 @@ def test_a_signal_during_imports(number, code, module):
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "fheat: interrupted\n")
 
 
+LEAVING = """
+import atexit, gc, sys, threading, time
+from fheat.cli import main as program
+def work():
+    time.sleep(0.2)
+    print("a thread", end=", ")
+def main():
+    print(gc.isenabled(), end=", ")
+    atexit.register(print, "what was to be done at the end", end="")
+    threading.Thread(target=work).start()
+    class Slow:
+        def __del__(self):
+            print("taken apart")
+    program.until_the_end(Slow())
+    program.until_the_end(Slow())
+    return CODE
+program.main = main
+program.script()
+"""
+"""The program, which leaves work behind: a thread, a call at the end, and two things of which it holds the second."""
+
+
+@pytest.mark.parametrize("code", [0, 3, 70])
+def test_a_program_leaves_with_its_code_and_nothing_is_lost(code):
+    done = subprocess.run([sys.executable, "-c", LEAVING.replace("CODE", str(code))], capture_output=True, text=True)
+    said = "False, taken apart\na thread, what was to be done at the end"
+    assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
+
+
+def test_a_program_that_fails_before_its_end_leaves_as_python_does():
+    code = LEAVING.replace("return CODE", "raise KeyError('unforeseen')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "KeyError: 'unforeseen'" in done.stderr
+    assert done.stdout.startswith("False, taken apart\na thread, what was to be done at the end")
+
+
 @posix
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1"])

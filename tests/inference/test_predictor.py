@@ -333,6 +333,7 @@ def test_a_model_folder_is_all_it_needs(tmp_path):
     mask = predictor.segment(data)
     with torch.no_grad():
         plain = Predictor(model.eval(), card=card).segment(data)
+    assert not gates_of(model)["enc1"].retired  # what was given is not changed
     keep_largest(plain)
     assert mask.sum() > 0
     assert np.array_equal(mask, plain)

@@ -1,5 +1,6 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
+import atexit
 import errno
 import gc
 import os
@@ -8,9 +9,10 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from fheat import __version__
 from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader_left, say
@@ -48,6 +50,8 @@ EXIT_CODES: Final = (
 NO_MEMORY: Final = "not enough memory; give less at a time, or use a machine with more"
 LONGEST_SAID: Final = 200
 """Number of characters of an unforeseen error that are shown; its file has them all."""
+Thing = TypeVar("Thing")
+_HELD: Final[list[object]] = []
 
 
 class UsageError(Exception):
@@ -142,7 +146,11 @@ def _run(words: list[str]) -> int:
             from fheat.io.confined import start_reader  # which imports what other verbs do not need
 
             start_reader()
-        import_module(f"fheat.cli.{words[0]}").run(words[1:])
+        verb = import_module(f"fheat.cli.{words[0]}")
+        if not gc.isenabled():  # `script` has turned it off
+            gc.freeze()  # what was imported stays, and need not be searched for what can go
+            gc.enable()
+        verb.run(words[1:])
     sys.stdout.flush()
     return 0
 
@@ -166,11 +174,31 @@ def _fail(message: str, code: int) -> int:
 
 def script() -> None:
     """Entry point of the installed program."""
-    code = main()
+    gc.disable()  # until the libraries of the verb are imported: it would search them again and again
+    ended: list[int] = []
+    atexit.register(_leave, ended)  # before all others, so that it is called last
+    ended.append(main())
     for number in EXIT:  # all is done: a signal from now on ends the program without a word
         signal.signal(number, signal.SIG_DFL)
-    if code in EXIT.values():
-        os._exit(code)  # without waiting for threads, whose work nobody wants any more
-    if "triton" not in sys.modules:  # its bindings print a warning about every object that is left at the end
-        gc.freeze()  # else Python searches all objects of all libraries for cycles before it leaves, for half a second
-    sys.exit(code)
+    if ended[0] in EXIT.values():
+        os._exit(ended[0])  # without waiting for threads, whose work nobody wants any more
+    sys.exit(ended[0])
+
+
+def until_the_end(thing: Thing) -> Thing:
+    """Return a thing, and hold it until the process ends: what takes long to take apart goes with the process then.
+
+    Only the last one is held.
+    """
+    _HELD[:] = [thing]
+    return thing
+
+
+def _leave(ended: list[int]) -> None:
+    """End the process with the code of a program that has ended, without taking its libraries apart, which takes Python
+    a third of a second; the system does so at once."""
+    if ended:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(ended[0])

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from fheat.cli.main import UsageError, program
+from fheat.cli.main import UsageError, program, until_the_end
 from fheat.cli.options import given, parse
 from fheat.data.appearance import unusual_text
 from fheat.data.plausible import Allowance
@@ -180,7 +180,7 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
                 maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
-    return _predictor(options, models).segment_folder(
+    return until_the_end(_predictor(options, models)).segment_folder(
         options.input,
         options.out,
         mask_format=options.format,

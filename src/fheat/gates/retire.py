@@ -26,11 +26,15 @@ def retire(model: Network) -> Network:
     A `forward` of your own must not write in place into the output of a gate (`gate(x).add_(1)`), because a retired
     gate returns the tensor itself. In-place layers beside a gate, such as `nn.ReLU(inplace=True)`, are handled.
     """
-    copied = copy.deepcopy(model)
-    for gate in gates_of(copied).values():
+    return retire_in_place(copy.deepcopy(model))
+
+
+def retire_in_place(model: Network) -> Network:
+    """Take every closed gate out of a network that nobody else holds, and return it; see `retire`."""
+    for gate in gates_of(model).values():
         if gate.closed:
-            remove_gate(copied, gate, gate.alpha.item())
-    return copied
+            remove_gate(model, gate, gate.alpha.item())
+    return model
 
 
 def remove_gate(model: nn.Module, gate: FractionalHeat | SpectralMixer, alpha: float) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fheat.data.appearance import Looks, Unusual, unusual_text
 from fheat.data.plausible import Allowance, check_plausible, oddities
 from fheat.data.preprocessing import PreparedScan, Preprocessing
-from fheat.gates.retire import retire
+from fheat.gates.retire import retire, retire_in_place
 from fheat.inference.ledger import model_sha256
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
 from fheat.inference.one_logit import one_logit
@@ -101,7 +101,7 @@ class Predictor:
         allow: Collection[Allowance] = (),
     ) -> None:
         self.sources = sources_of(model)
-        network = model if isinstance(model, nn.Module) else load_ensemble(self.sources)
+        network = retire(model) if isinstance(model, nn.Module) else retire_in_place(load_ensemble(self.sources))
         own = getattr(network, "card", None)
         self.card = card or (own if isinstance(own, Card) else Card())
         spec = getattr(network, "spec", None)
@@ -110,7 +110,7 @@ class Predictor:
         channels = None if self.spec is None else self.spec.out_channels
         if self.card.regions and channels not in (None, len(self.card.regions)):
             raise ValueError(f"the card has {len(self.card.regions)} regions and the network {channels} channels")
-        self.network = retire(network).to(self.device, torch.float32).eval()  # whatever it is stored in
+        self.network = network.to(self.device, torch.float32).eval()  # whatever it is stored in
         self._groups = groups_of(self.network, uncertainty, flips=flips)
         batch = (16 if self.device.type == "cuda" else 4) if batch is None else batch
         two_classes = self.device.type == "cpu" and uncertainty != "disagreement" and not self.card.regions
