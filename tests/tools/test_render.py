@@ -71,6 +71,10 @@ def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch)
             "segresnet (init_filters=24)": {"torch": 100.0, own: 450.0, "graph": 125.0},
             "light_unetr": {"torch": 0.5, own: 2.5},
         },
+        "beside": {
+            "segresnet (init_filters=24)": {"torch": 12.0, own: 2.0, "graph": 8.0},
+            "light_unetr": {"torch": 12.0, own: 2.0},
+        },
         "not_run": {"light_unetr / graph": "RuntimeError: no memory"},
     }
     head = read_result("equal-terms-cpu").model_copy(update={"results": results, "note": None})
@@ -81,9 +85,10 @@ def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch)
     assert table.splitlines() == [
         "| network | parameters | PyTorch | captured graph | captured graph, fheat's kernels |",
         "|---|---|---|---|---|",
-        "| `fheat_seg` (la-4) | 974,632 | 12 ms (1.00) | 8.0 ms (1.00) | 2.0 ms (1.00) |",
-        "| `light_unetr` | 1,351,896 | 6.0 ms (0.50) | not run | 5.0 ms (2.50) |",
-        "| `segresnet` (init_filters=24) | 10,574,186 | 1,200 ms (100.0) | 1,000 ms (125.0) | 900 ms (450.0) |",
+        "| `fheat_seg` (la-4) | 974,632 | 1.00 (12 ms) | 1.00 (8.0 ms) | 1.00 (2.0 ms) |",
+        "| `light_unetr` | 1,351,896 | 0.50 (6.0 against 12 ms) | not run | 2.50 (5.0 against 2.0 ms) |",
+        "| `segresnet` (init_filters=24) | 10,574,186 | 100.0 (1,200 against 12 ms) | 125.0 (1,000 against 8.0 ms) "
+        "| 450.0 (900 against 2.0 ms) |",
     ]
     assert "not on equal terms" in own_words
     assert not_run == "`light_unetr` was not run by captured graph: `RuntimeError: no memory`"
@@ -91,8 +96,8 @@ def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch)
     assert timing.equal_terms("cuda", "segresnet").splitlines() == [
         "| network | parameters | PyTorch | captured graph |",
         "|---|---|---|---|",
-        "| `fheat_seg` (la-4) | 974,632 | 12 ms (1.00) | 8.0 ms (1.00) |",
-        "| `segresnet` (init_filters=24) | 10,574,186 | 1,200 ms (100.0) | 1,000 ms (125.0) |",
+        "| `fheat_seg` (la-4) | 974,632 | 1.00 (12 ms) | 1.00 (8.0 ms) |",
+        "| `segresnet` (init_filters=24) | 10,574,186 | 100.0 | 125.0 |",
     ]
     assert timing.timed_networks("cuda") == f"3 of the {len(read_result('sizes').results['networks'])}"
 

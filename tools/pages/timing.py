@@ -64,8 +64,9 @@ def equal_terms(device: str, *only: str) -> str:
     """Return the table of windows in the same runtimes, with ratios to FHEAT-Seg, and what must be said below it.
 
     The stored result decides which networks and runtimes there are. FHEAT-Seg comes first, then the others by their
-    time in the first runtime; what this package made for FHEAT-Seg comes last. With `only` these networks are shown,
-    in runtimes on equal terms, and nothing below.
+    time in the first runtime; what this package made for FHEAT-Seg comes last. Beside a ratio stand the two times that
+    it is made of, those of the network and of FHEAT-Seg in the same turns. With `only` these networks are shown, by
+    their ratios, in runtimes on equal terms, and nothing below.
     """
     result = stored_head(f"equal-terms-{device}")
     found = result.results
@@ -78,12 +79,13 @@ def equal_terms(device: str, *only: str) -> str:
     rows = []
     for name in (first, *others):
         known, _, options = name.partition(" ")
-        cells = [
-            f"{_milliseconds(window[name][how])} ({_ratio(found['ratio'][name][how])})"
-            if how in window[name]
-            else "not run"
-            for how in runtimes
-        ]
+        cells = []
+        for how in runtimes:
+            took, beside = window[name].get(how), found["beside"].get(name, {}).get(how)
+            times = "" if took is None else f" ({_milliseconds(took)} ms)"
+            if beside is not None:
+                times = "" if only else f" ({_milliseconds(took)} against {_milliseconds(beside)} ms)"
+            cells.append("not run" if took is None else f"{_ratio(found['ratio'][name][how])}{times}")
         rows.append([f"`{known}` {options}".strip(), f"{_parameters(name):,}", *cells])
     lines = [table(["network", "parameters", *map(_runtime, runtimes)], rows)]
     if only:
@@ -128,7 +130,7 @@ def _runtime(name: str) -> str:
 
 
 def _milliseconds(value: float) -> str:
-    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _ratio(value: float) -> str:
