@@ -1,7 +1,7 @@
 """Time the way from the command to the first mask, in fresh processes: `python benchmarks/cold_start.py --data LA`.
 
-It is what `fheat bench start` measures, see `fheat.bench.start`, with the model la-4 and the first validation scan of LA
-in the nnU-Net layout. On a GPU, `--device cuda`, it adds
+It is what `fheat bench start` measures, see `fheat.bench.start`, with the model la-4 and the first validation scan of
+LA in the nnU-Net layout. On a GPU, `--device cuda`, it adds
 
 - train_s: `fheat train LA --labelled 4` with all scans of LA, from the command to the first line of its log,
   which it writes after 50 iterations. With `--kept` it starts with the cache of kernels in that folder alone, which

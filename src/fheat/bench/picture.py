@@ -44,7 +44,7 @@ def panels_of(results: Mapping[str, Any]) -> list[tuple[Panel, Any]]:
     """
     panels: list[tuple[Panel, Any]] = []
     for name, result in results.items():
-        panels += [(_PANELS[name], one) for one in (result if name == "step" else [result])]
+        panels += [(PANELS[name], one) for one in (result if name == "step" else [result])]
         if name in ("window", "sizes") and "macs" in result:
             panels.append((_draw_work, result))
     return panels
@@ -199,7 +199,7 @@ def _draw_cohort(axes: Any, result: dict[str, Any]) -> None:
     _bars(axes, values, f"cohort: {result['scans']} scans of {result['shape']}", "scans per minute")
 
 
-_PANELS: dict[str, Panel] = {
+PANELS: dict[str, Panel] = {
     "operator": _draw_operator,
     "step": _draw_step,
     "window": _draw_window,

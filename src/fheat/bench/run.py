@@ -147,7 +147,7 @@ def _read(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
     cases = plan.cases_of("read")
     with tempfile.TemporaryDirectory() as place:
         if plan.data is None:
-            write_phantoms(place, cases, seed=plan.seed, shape=plan.scan_of(), test=0)
+            write_phantoms(place, cases, seed=plan.seed, shape=plan.scan_of(), test=0, geometry="canonical")
         return {"read": read_times(timer, open_dataset(plan.data or place), cases, max(READERS, 2))}
 
 

@@ -120,9 +120,6 @@ def load_scans(
     as_stored = wanted.model_copy(update={"orientation": orientation, "spacing": None})
     progress(1, len(roles))
 
-    def read(index: int) -> _Ready:
-        return _read(*roles[index], as_stored, classes, patch, allow)
-
     def brought_to_the_grid(index: int) -> _Ready:
         turned = reorient(ready[index].outline, str(common.orientation))
         if common.orientation == orientation and common.steps(turned.spacing) == NOT_RESAMPLED:
@@ -130,7 +127,7 @@ def load_scans(
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
     with reading_threads(readers) as threads:
-        for scan in threads.map(read, range(1, len(roles))):
+        for scan in threads.map(lambda one: _read(one[0], one[1], as_stored, classes, patch, allow), roles[1:]):
             ready.append(scan)
             progress(len(ready), len(roles))
         common = common_grid([*(scan.outline for scan in ready), *beside], wanted)
