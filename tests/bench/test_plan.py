@@ -28,6 +28,14 @@ def test_everything_at_once_is_small_on_a_cpu_only():
     assert Plan(what="read").cases_of("read") == 8
 
 
+def test_starts_and_cohorts_have_one_network_among_all_parts():
+    asked = ("segresnet/plain", "segresnet/compiled", "light_unetr", "fheat_seg")
+    assert Plan(models=asked).models_of("start") == ("light_unetr",)
+    assert Plan(models=asked[:2]).models_of("cohort") == ("fheat_seg/survivor",)
+    assert Plan(models=asked).models_of("window") == asked
+    assert Plan(what="start", models=asked).models_of("start") == asked
+
+
 def test_la_is_the_default_scan():
     plan = Plan(what="scan")
     assert plan.scan_of() == (192, 142, 88)

@@ -92,6 +92,27 @@ def test_networks_take_turns(monkeypatch, tmp_path):
     assert [sorted(order[at : at + 2]) for at in range(0, 8, 2)] == [["a", "b"]] * 4
 
 
+def test_a_network_that_cannot_be_started_is_left_out_and_told(monkeypatch, tmp_path):
+    said = {"parts": {"first scan": 1.0, "second scan": 1.0}, "windows": 1, "window": [1] * 3, "stride": [1] * 3}
+
+    def seconds(words, _):
+        if words[2] == "bad":
+            raise BadInput("python -m fheat", "ended with code 3 (openvino cannot run this network)", "time another")
+        return 2.0
+
+    monkeypatch.setattr(start, "seconds_fresh", seconds)
+    monkeypatch.setattr(start, "run_fresh", lambda words, _: json.dumps(said))
+    starts = {name: Start(name, tmp_path, "cpu", "openvino") for name in ("bad", "good")}
+    notes = []
+    found = start_times(starts, 2, notes=notes)
+    assert list(found) == ["good"]
+    assert notes == ["start: bad was left out: ended with code 3 (openvino cannot run this network)"]
+    with pytest.raises(BadInput, match="ended with code 3"):
+        start_times(starts, 1)
+    with pytest.raises(BadInput, match="ended with code 3"):
+        start_times({"bad": starts["bad"]}, 1, notes=[])
+
+
 def test_the_program_segments_as_a_predictor_does(stored, tmp_path):
     folder, scan = stored
     order = {"model": str(folder), "scan": str(scan), "mask": str(tmp_path / "mask.nii.gz"), "device": "cpu"}

@@ -8,6 +8,8 @@ from typing import Any, Final
 MOST_BESIDE: Final = 4
 """Largest number of panels in a row."""
 _MARKERS: Final = "osD^vP*X"
+_DECADE: Final = 12.0
+"""Ratio of the ends of a logarithmic axis up to which the numbers between powers of ten are written too."""
 
 
 def picture(record: dict[str, Any]) -> bytes | None:
@@ -63,8 +65,6 @@ def work_points(result: Mapping[str, Any]) -> dict[str, tuple[list[float], list[
 
 
 def _draw_work(axes: Any, result: dict[str, Any]) -> None:
-    from matplotlib.ticker import LogFormatter
-
     points = work_points(result)
     for (name, (macs, times)), marker in zip(points.items(), cycle(_MARKERS), strict=False):
         axes.plot(macs, times, f"{marker}-", label=name, markersize=5, linewidth=1)
@@ -75,8 +75,9 @@ def _draw_work(axes: Any, result: dict[str, Any]) -> None:
     title = "one pass: time against work"
     axes.set(title=title, xlabel="G multiply-adds", ylabel="milliseconds", xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(LogFormatter())
-        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
+        low, high = axis.get_view_interval()
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}" if high < _DECADE * low else "")
     axes.tick_params(which="minor", labelsize=7)
     axes.legend(frameon=False, fontsize=7)
 

@@ -51,6 +51,8 @@ _ROUNDS: dict[str, dict[Part, int]] = {
 _QUICK_ROUNDS: dict[Part, int] = {"operator": 9, "step": 3, "window": 3, "scan": 3, "start": 1, "read": 3, "cohort": 1}
 _CASES: dict[str, dict[str, int]] = {"cuda": {"read": 8, "cohort": 20}, "cpu": {"read": 8, "cohort": 4}}
 _QUICK_CASES: Final = 4
+_STORED_NETWORK: Final = "fheat_seg/survivor"
+"""Network of starts and cohorts, which is what training usually leaves of FHEAT-Seg."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,18 @@ class Plan:
         return self.batch or {"step": 2, "scan": 4}.get(part, 1)
 
     def models_of(self, part: Part) -> tuple[str, ...]:
-        """Return the networks to compare."""
+        """Return the networks to compare.
+
+        Starts and cohorts take long, so that of all parts together these have one network only: the first of `models`
+        that a model folder can hold.
+        """
+        if part in ("start", "cohort") and self.what == "all":
+            stored = [name for name in self.models if not name.endswith((PLAIN, COMPILED))]
+            return (*stored, _STORED_NETWORK)[:1]
         if self.models:
             return self.models
         if part in ("start", "cohort"):
-            return ("fheat_seg/survivor",)
+            return (_STORED_NETWORK,)
         if part == "step":
             return ("fheat_seg", "light_unetr") if self.kind == "cpu" else ("fheat_seg", "light_unetr", "segresnet")
         if self.quick:

@@ -132,7 +132,7 @@ def _start(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
             )
             for number, (name, folder) in enumerate(models.folders.items())
         }
-        times = start_times(starts, timer.rounds, timer.progress or silent)
+        times = start_times(starts, timer.rounds, timer.progress or silent, timer.notes)
     if runtime == "torch":
         timer.notes.append("start: OpenVINO is not installed, so torch ran the network and there was nothing to keep")
     return {"start": {"shape": grid_name(shape), "runtime": runtime, "networks": times}}

@@ -3,7 +3,7 @@
 import json
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from fheat.bench.timing import turns
 from fheat.inference.replay import Precision
 from fheat.inference.runtimes import FASTEST, RuntimeName, missing_packages
 from fheat.inference.windows import Triple
+from fheat.system.errors import BadInput
 from fheat.system.progress import Progress, silent
 
 NO_CACHE: Final = "no cache"
@@ -70,7 +71,9 @@ def states_of(runtime: RuntimeName) -> tuple[str, ...]:
     return (NO_CACHE,) if runtime == "torch" else (NO_CACHE, EMPTY_CACHE, FILLED_CACHE)
 
 
-def start_times(starts: Mapping[str, Start], rounds: int, progress: Progress = silent) -> dict[str, dict[str, Any]]:
+def start_times(
+    starts: Mapping[str, Start], rounds: int, progress: Progress = silent, notes: list[str] | None = None
+) -> dict[str, dict[str, Any]]:
     """Return what each start takes, by name; all are medians of `rounds`, in which the starts take turns.
 
     - `command_s`: seconds of `fheat predict` from the command to its end, by the state of the cache;
@@ -79,25 +82,47 @@ def start_times(starts: Mapping[str, Start], rounds: int, progress: Progress = s
     - `ratio`: the command over the scan itself;
     - `windows`, `window` and `stride`: what the scan was cut into.
 
-    Every round begins with caches that are empty; a filled one is what the process before has left.
+    Every round begins with caches that are empty; a filled one is what the process before has left. A network that
+    cannot be started, because OpenVINO refuses it for example, is left out and `notes` says why; without `notes`, and
+    where no other is left, that raises `BadInput`.
     """
     commands: dict[str, dict[str, list[float]]] = {name: {} for name in starts}
     splits: dict[str, dict[str, list[Split]]] = {name: {} for name in starts}
     total = 2 * rounds * sum(len(states_of(start.runtime)) for start in starts.values())
     done, number = count(1), count()
-    with tempfile.TemporaryDirectory() as name:
+
+    def tell() -> None:
+        progress(next(done), total)
+
+    with tempfile.TemporaryDirectory() as place:
         for order in turns(list(starts), rounds):
-            for started in order:
-                place = Path(name) / str(next(number))
-                for state in states_of(starts[started].runtime):
-                    out, start = place / state, starts[started]
-                    seconds = seconds_fresh(start.command(out), _surroundings(state, place / "command"))
-                    commands[started].setdefault(state, []).append(seconds)
-                    progress(next(done), total)
-                    said = run_fresh(start.split(out / "again.nii.gz"), _surroundings(state, place / "split"))
-                    splits[started].setdefault(state, []).append(json.loads(said.splitlines()[-1]))
-                    progress(next(done), total)
-    return {name: _summary(commands[name], splits[name]) for name in starts}
+            for name in [name for name in order if name in commands]:
+                try:
+                    _once(starts[name], Path(place) / str(next(number)), commands[name], splits[name], tell)
+                except BadInput as error:
+                    del commands[name]
+                    if notes is None or not commands:
+                        raise
+                    notes.append(f"start: {name} was left out: {error.reason}")
+    return {name: _summary(commands[name], splits[name]) for name in commands}
+
+
+def _once(
+    start: Start,
+    place: Path,
+    commands: dict[str, list[float]],
+    splits: dict[str, list[Split]],
+    tell: Callable[[], None],
+) -> None:
+    """Start twice for each state of the cache, once for the whole and once for the parts, and add what was measured."""
+    for state in states_of(start.runtime):
+        out = place / state
+        seconds = seconds_fresh(start.command(out), _surroundings(state, place / "command"))
+        commands.setdefault(state, []).append(seconds)
+        tell()
+        said = run_fresh(start.split(out / "again.nii.gz"), _surroundings(state, place / "split"))
+        splits.setdefault(state, []).append(json.loads(said.splitlines()[-1]))
+        tell()
 
 
 def _surroundings(state: str, cache: Path) -> dict[str, str]:

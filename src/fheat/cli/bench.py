@@ -48,7 +48,8 @@ class Bench:
     """Networks, separated by commas; ratios refer to the first. Names are those of fheat models, with /open, /survivor
     or /retired for a network with gates, /plain at the end to run it without fused kernels, and /compiled to let
     torch.compile run it, if fheat has no kernels for it; start and cohort also take model folders and names of the zoo,
-    such as la-4. By default every network that suits WHAT, for start and cohort fheat_seg/survivor."""
+    such as la-4. By default every network that suits WHAT, for start and cohort fheat_seg/survivor; all has one network
+    for these two, the first."""
     device: str | None = None
     """Device, cpu or cuda; a GPU where there is one if not given."""
     rounds: int | None = None
