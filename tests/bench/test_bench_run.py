@@ -8,10 +8,11 @@ import torch
 
 from fheat import cost, create_model
 from fheat.bench.forward import gate_grids
+from fheat.bench.picture import picture
 from fheat.bench.plan import Plan
 from fheat.bench.run import run_plan
 from fheat.bench.scan import part_shape
-from fheat.bench.show import RECORD, picture, tables, titled, write_record
+from fheat.bench.show import RECORD, tables, titled, write_record
 from fheat.bench.step import build_step
 from fheat.bench.timing import Timer
 from fheat.inference.windows import Windows
@@ -69,6 +70,10 @@ def test_growth():
     )["results"]
     assert set(found) == {"sizes", "channels", "batches"}
     assert found["sizes"]["voxels"] == [32**3, 48**3]
+    network = create_model("fheat_seg", patch_size=TINY)
+    assert found["sizes"]["macs"] == {
+        "fheat_seg/retired": [cost(network, (1, 1, side, side, side)).rest for side in (32, 48)]
+    }
     for part, key in (("sizes", "exponent"), ("batches", "doubling")):
         assert all(len(times) == 2 and min(times) > 0 for times in found[part]["milliseconds"].values())
         assert set(found[part][key]) == {"fheat_seg/retired"}

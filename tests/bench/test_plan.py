@@ -1,5 +1,7 @@
 """Which sizes and networks a run takes when nobody says, and how lists are read."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ TINY = (32, 32, 32)
 
 def test_everything_at_once_is_small_on_a_cpu_only():
     here, there = Plan(), Plan(device="cuda")
-    assert here.parts == there.parts == ("operator", "step", "window", "scan")
+    assert here.parts == there.parts == ("operator", "step", "window", "scan", "start", "read", "cohort")
     assert here.quick
     assert not there.quick
     assert here.patch_of("window") == (64, 64, 48)
@@ -21,6 +23,17 @@ def test_everything_at_once_is_small_on_a_cpu_only():
     assert here.rounds_of("window") == 3
     assert here.models_of("scan") == (*SMALL_NETWORKS, "segresnet")
     assert there.models_of("scan") == EVERY_NETWORK
+    assert here.models_of("start") == there.models_of("cohort") == ("fheat_seg/survivor",)
+    assert (here.cases_of("read"), here.cases_of("cohort"), there.cases_of("cohort")) == (4, 4, 20)
+    assert Plan(what="read").cases_of("read") == 8
+
+
+def test_starts_and_cohorts_have_one_network_among_all_parts():
+    asked = ("segresnet/plain", "segresnet/compiled", "light_unetr", "fheat_seg")
+    assert Plan(models=asked).models_of("start") == ("light_unetr",)
+    assert Plan(models=asked[:2]).models_of("cohort") == ("fheat_seg/survivor",)
+    assert Plan(models=asked).models_of("window") == asked
+    assert Plan(what="start", models=asked).models_of("start") == asked
 
 
 def test_la_is_the_default_scan():
@@ -36,6 +49,8 @@ def test_training_on_a_gpu_is_bfloat16_unless_told():
     assert Plan(device="cuda").precision_of("window") == "float32"
     assert Plan(device="cuda", precision="float32").precision_of("step") == "float32"
     assert Plan().precision_of("step") == "float32"
+    assert Plan(precision="bfloat16").precision_of("start") == "bfloat16"
+    assert Plan(precision="bfloat16").precision_of("cohort") == "float32"  # by torch
 
 
 def test_lists():
@@ -64,6 +79,9 @@ def test_refuses_grids(text):
         ({"scan": (0, 64, 64)}, "scan="),
         ({"seed": -1}, "seed=-1"),
         ({"what": "scan", "batches": (1, 2)}, "belong to 'fheat bench window'"),
+        ({"cases": 1}, "cases=1 is not usable: give 2 or more"),
+        ({"what": "start", "cases": 3}, "belongs to 'fheat bench read' and 'fheat bench cohort'"),
+        ({"what": "cohort", "data": Path("scans")}, "belongs to 'fheat bench read'"),
     ],
 )
 def test_refuses_plans(options, says):

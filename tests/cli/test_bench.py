@@ -62,6 +62,12 @@ def test_threads(capsys):
         (["window", "--threads", "0"], "threads=0"),
         (["window", "--rounds", "0"], "rounds=0"),
         (["gpu"], "invalid choice 'gpu'"),
+        (["start", "--cases", "3"], "cases belongs to 'fheat bench read'"),
+        (["cohort", "--cases", "1"], "cases=1"),
+        (["start", "--data", "scans"], "data belongs to 'fheat bench read'"),
+        (["start", "--models", "fheat_seg/plain"], "cannot be started as a model folder"),
+        (["start", "--models", "la-44"], "la-44"),
+        (["start", "--scan", "8", "64", "64"], "at least 24 voxels"),
     ],
 )
 def test_refuses_in_one_line(words, says, capsys):
@@ -87,4 +93,16 @@ def test_help_has_an_example(capsys):
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "Example: fheat bench window --sizes" in text
+    assert "Example: fheat bench start --models la-4" in text
     assert "operator" in text
+
+
+def test_reading_is_printed_and_a_folder_without_scans_is_bad_input(capsys, tmp_path):
+    words = ["bench", "read", "--cases", "2", "--scan", "32", "32", "32", "--rounds", "1", "--device", "cpu"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "read: 2 scans of 32x32x32" in text
+    assert "2 scans with labels into the store" in text
+    assert [line.split()[0] for line in text.splitlines()[2:5]] == ["nibabel", "trusted", "confined"]
+    assert main([*words, "--data", str(tmp_path)]) == 3
+    assert capsys.readouterr().err.count("\n") == 1

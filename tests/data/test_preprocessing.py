@@ -261,8 +261,8 @@ def test_many_readers_pack_what_one_does(tmp_path, monkeypatch):
     monkeypatch.setattr(scans_module, "read_image", slow)
     found = []
     for count in (1, 5):
-        monkeypatch.setattr(scans_module, "READERS", count)
-        found.append(load_scans(dataset, Classes(("background", "chamber")), Preprocessing(), (16, 16, 16)))
+        classes = Classes(("background", "chamber"))
+        found.append(load_scans(dataset, classes, Preprocessing(), (16, 16, 16), readers=count))
     one, many = found
     assert one.names == many.names == [f"phantom_{number:04d}" for number in range(8)]  # the last one is held out
     for first, second in zip(one.validation[0], many.validation[0], strict=True):

@@ -38,6 +38,17 @@ def test_steps_advance():
     assert all(rate > 1 for row in rows for rate in row["per_second"].values())
 
 
+def test_starts_and_cohorts():
+    pytest.importorskip("nibabel")
+    options = {"models": ("fheat_seg/survivor",), "rounds": 1, "scan": (96, 80, 64)}
+    start = record(what="start", **options)["results"]["start"]["networks"]["fheat_seg/survivor"]
+    assert list(start["command_s"]) == list(start["parts_s"]) == ["empty cache", "filled cache"]
+    assert all(ratio > 1 for ratio in start["ratio"].values())
+    cohort = record(what="cohort", cases=3, **options)["results"]["cohort"]["networks"]["fheat_seg/survivor"]
+    assert cohort["same_masks"]
+    assert all(0 < row["busy_share"] <= 1 for row in cohort["segmented"].values())
+
+
 def test_scan():
     pytest.importorskip("nibabel")
     assert all(seconds > 0 for seconds in record(what="scan")["results"]["scan"]["seconds"].values())

@@ -79,7 +79,10 @@ def window_times(timer: Timer, networks: Networks, patch: Triple, batch: int) ->
 
 
 def size_times(timer: Timer, networks: Networks, patches: Sequence[Triple], batch: int) -> dict[str, Any]:
-    """Return times on windows of growing size, all measured in one run, and p of time ~ voxels^p for each network."""
+    """Return times on windows of growing size, all measured in one run, and p of time ~ voxels^p for each network.
+
+    `macs` has the multiply-adds of one window for each network, in the order of the sizes.
+    """
     tensors = [_input(timer, patch, batch) for patch in patches]
     times = _times_by_size(timer, networks, {grid_name(patch): x for patch, x in zip(patches, tensors, strict=True)})
     voxels = [prod(patch) for patch in patches]
@@ -87,6 +90,9 @@ def size_times(timer: Timer, networks: Networks, patches: Sequence[Triple], batc
         "patches": [grid_name(patch) for patch in patches],
         "voxels": voxels,
         "batch": batch,
+        "macs": {
+            name: [cost(network, (1, 1, *patch)).macs for patch in patches] for name, network in networks.built.items()
+        },
         "milliseconds": times,
         "exponent": {name: exponent(voxels, values) for name, values in times.items()},
     }

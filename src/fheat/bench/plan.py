@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, Literal
 
 import torch
@@ -16,9 +17,9 @@ from fheat.networks.registry import create_model
 from fheat.ops.gates import gates_of
 from fheat.system.errors import BadInput
 
-What = Literal["all", "operator", "step", "window", "scan"]
-Part = Literal["operator", "step", "window", "scan"]
-PARTS: tuple[Part, ...] = ("operator", "step", "window", "scan")
+What = Literal["all", "operator", "step", "window", "scan", "start", "read", "cohort"]
+Part = Literal["operator", "step", "window", "scan", "start", "read", "cohort"]
+PARTS: tuple[Part, ...] = ("operator", "step", "window", "scan", "start", "read", "cohort")
 
 EVERY_NETWORK: Final = (
     "fheat_seg/retired",
@@ -44,10 +45,14 @@ LA_PATCH: Triple = (112, 112, 80)
 SMALL_PATCH: Triple = (64, 64, 48)
 """Patch that a CPU can train on in reasonable time."""
 _ROUNDS: dict[str, dict[Part, int]] = {
-    "cuda": {"operator": 20, "step": 10, "window": 20, "scan": 3},
-    "cpu": {"operator": 25, "step": 5, "window": 5, "scan": 3},
+    "cuda": {"operator": 20, "step": 10, "window": 20, "scan": 3, "start": 3, "read": 5, "cohort": 1},
+    "cpu": {"operator": 25, "step": 5, "window": 5, "scan": 3, "start": 3, "read": 5, "cohort": 1},
 }
-_QUICK_ROUNDS: dict[Part, int] = {"operator": 9, "step": 3, "window": 3, "scan": 3}
+_QUICK_ROUNDS: dict[Part, int] = {"operator": 9, "step": 3, "window": 3, "scan": 3, "start": 1, "read": 3, "cohort": 1}
+_CASES: dict[str, dict[str, int]] = {"cuda": {"read": 8, "cohort": 20}, "cpu": {"read": 8, "cohort": 4}}
+_QUICK_CASES: Final = 4
+_STORED_NETWORK: Final = "fheat_seg/survivor"
+"""Network of starts and cohorts, which is what training usually leaves of FHEAT-Seg."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,15 @@ class Plan:
     batches: tuple[int, ...] = ()
     scan: Triple | None = None
     stride: Triple | None = None
+    cases: int | None = None
+    data: Path | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "batch"):
+        for name, least in (("rounds", 1), ("batch", 1), ("cases", 2)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} is not usable: give 1 or more")
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} is not usable: give {least} or more")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} is negative: give 0 or more")
         if self.patch is not None:
@@ -82,6 +89,10 @@ class Plan:
             raise ValueError(f"scan={self.scan} is not a size: give three whole numbers from 1 on")
         if (self.sizes or self.channels or self.batches) and self.what != "window":
             raise ValueError("sizes, channels and batches belong to 'fheat bench window'")
+        if self.cases is not None and not {"read", "cohort"} & set(self.parts):
+            raise ValueError("cases belongs to 'fheat bench read' and 'fheat bench cohort'")
+        if self.data is not None and "read" not in self.parts:
+            raise ValueError("data belongs to 'fheat bench read': all other parts make their own scans")
 
     @property
     def quick(self) -> bool:
@@ -103,7 +114,12 @@ class Plan:
         return self.rounds or (_QUICK_ROUNDS[part] if self.quick else _ROUNDS[self.kind][part])
 
     def precision_of(self, part: Part) -> Precision:
-        """Return the precision: bfloat16 for training on a GPU, where that is the default, else float32."""
+        """Return the precision: bfloat16 for training on a GPU, where that is the default, else float32.
+
+        A cohort is always float32 on a CPU, because torch runs it there.
+        """
+        if part == "cohort" and self.kind == "cpu":
+            return "float32"
         return self.precision or ("bfloat16" if part == "step" and self.kind == "cuda" else "float32")
 
     def patch_of(self, part: Part) -> Triple:
@@ -113,12 +129,21 @@ class Plan:
 
     def batch_of(self, part: Part) -> int:
         """Return the batch size: number of labelled scans in a training step, else number of windows in a pass."""
-        return self.batch or {"operator": 1, "step": 2, "window": 1, "scan": 4}[part]
+        return self.batch or {"step": 2, "scan": 4}.get(part, 1)
 
     def models_of(self, part: Part) -> tuple[str, ...]:
-        """Return the networks to compare."""
+        """Return the networks to compare.
+
+        Starts and cohorts take long, so that of all parts together these have one network only: the first of `models`
+        that a model folder can hold.
+        """
+        if part in ("start", "cohort") and self.what == "all":
+            stored = [name for name in self.models if not name.endswith((PLAIN, COMPILED))]
+            return (*stored, _STORED_NETWORK)[:1]
         if self.models:
             return self.models
+        if part in ("start", "cohort"):
+            return (_STORED_NETWORK,)
         if part == "step":
             return ("fheat_seg", "light_unetr") if self.kind == "cpu" else ("fheat_seg", "light_unetr", "segresnet")
         if self.quick:
@@ -138,6 +163,10 @@ class Plan:
         """Return window and stride: the test stride of LA, or a quarter of a smaller patch."""
         x, y, z = patch = self.patch_of("scan")
         return Windows(patch, self.stride or ((18, 18, 4) if patch == LA_PATCH else (x // 4, y // 4, z // 4)))
+
+    def cases_of(self, part: Part) -> int:
+        """Return the number of scans that are read, or that a cohort has."""
+        return self.cases or (_QUICK_CASES if self.quick else _CASES[self.kind][part])
 
     def longest_scan(self) -> float:
         """Return the number of seconds beyond which a network is timed on a part of the scan only."""

@@ -1,8 +1,11 @@
 """Run a plan: measure each of its parts and put the results into one record."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +22,8 @@ from fheat.bench.plan import Networks, Part, Plan, build
 from fheat.bench.step import step_times
 from fheat.bench.timing import Timer
 from fheat.system.machine import machine
-from fheat.system.progress import Watch
+from fheat.system.progress import Watch, silent
+from fheat.system.text import grid_name
 
 FORMAT = 1
 
@@ -44,11 +48,13 @@ def run_plan(plan: Plan, command: str, watch: Watch) -> dict[str, Any]:
             )
             with torch.cuda.device(plan.device) if plan.device.startswith("cuda:") else nullcontext():
                 results |= _PARTS[part](plan, timer, missing)
-        precision[part], rounds[part] = timer.precision, timer.rounds
+        rounds[part] = timer.rounds
+        if part != "read":  # which computes nothing
+            precision[part] = timer.precision
     return {
         "format": FORMAT,
         "command": command,
-        "unit": "medians of interleaved turns in one process; ratios are to the first network",
+        "unit": "medians of interleaved turns in one process, of a cohort the fastest round; ratios are to the first",
         "seed": plan.seed,
         "machine": machine(plan.device),
         "load": round(load, 2),
@@ -107,9 +113,68 @@ def _scan(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
     return {"scan": times}
 
 
+def _start(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
+    from fheat.bench.start import Start, runtime_of, start_times
+    from fheat.bench.stored import model_folders, write_scan
+
+    shape, runtime = plan.scan_of(), runtime_of(plan.device)
+    with tempfile.TemporaryDirectory() as place:
+        models = model_folders(plan.models_of("start"), plan.windows_of(), Path(place), plan.seed)
+        missing |= models.missing
+        starts = {
+            name: Start(
+                str(folder),
+                write_scan(Path(place) / f"scan-{number}.nii.gz", shape, folder, plan.seed),
+                plan.device,
+                runtime,
+                timer.precision,
+                plan.stride,
+            )
+            for number, (name, folder) in enumerate(models.folders.items())
+        }
+        times = start_times(starts, timer.rounds, timer.progress or silent, timer.notes)
+    if runtime == "torch":
+        timer.notes.append("start: OpenVINO is not installed, so torch ran the network and there was nothing to keep")
+    return {"start": {"shape": grid_name(shape), "runtime": runtime, "networks": times}}
+
+
+def _read(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
+    from fheat.bench.read import read_times
+    from fheat.data.layouts import open_dataset
+    from fheat.data.phantom import write_phantoms
+    from fheat.training.scans import READERS
+
+    cases = plan.cases_of("read")
+    with tempfile.TemporaryDirectory() as place:
+        if plan.data is None:
+            write_phantoms(place, cases, seed=plan.seed, shape=plan.scan_of(), test=0, geometry="canonical")
+        return {"read": read_times(timer, open_dataset(plan.data or place), cases, max(READERS, 2))}
+
+
+def _cohort(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]:
+    from fheat.bench.cohort import Cohort, score_times, segment_times, write_cohort
+    from fheat.bench.stored import model_folders
+
+    count, shape = plan.cases_of("cohort"), plan.scan_of()
+    with tempfile.TemporaryDirectory() as place:
+        models = model_folders(plan.models_of("cohort"), plan.windows_of(), Path(place), plan.seed)
+        missing |= models.missing
+        scans = Cohort(Path(place), count, shape, device=plan.device, precision=timer.precision, stride=plan.stride)
+        write_cohort(scans.folder, count, shape)
+        networks = {
+            name: segment_times(replace(scans, model=str(folder)), timer.rounds, timer.progress or silent)
+            for name, folder in models.folders.items()
+        }
+        scored = score_times(scans, max(os.cpu_count() or 1, 2))
+    return {"cohort": {"scans": count, "shape": grid_name(shape), "networks": networks, **scored}}
+
+
 _PARTS: dict[Part, Callable[[Plan, Timer, dict[str, str]], dict[str, Any]]] = {
     "operator": _operator,
     "step": _step,
     "window": _window,
     "scan": _scan,
+    "start": _start,
+    "read": _read,
+    "cohort": _cohort,
 }

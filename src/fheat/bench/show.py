@@ -1,14 +1,14 @@
-"""The record of a benchmark for readers: tables of text, one picture with a panel for each part, and both as files."""
+"""The record of a benchmark for readers: tables of text, and record and picture as files."""
 
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fheat.bench.picture import picture
 from fheat.gates.cost import giga
 from fheat.system.files import write_file
-from fheat.system.text import aligned
+from fheat.system.text import aligned, grid_name
 
 RECORD, PICTURE = "bench.json", "bench.png"
 
@@ -114,6 +114,69 @@ def _table_scan(result: dict[str, Any]) -> str:
     return titled(title, ["network", "s", "ratio", ""], rows)
 
 
+def _table_start(result: dict[str, Any]) -> str:
+    """Return a row for each network and state of the cache: the command, its ratio to the scan itself, its parts."""
+    first = next(iter(result["networks"].values()))
+    parts = list(next(iter(first["parts_s"].values())))
+    rows = []
+    for name, found in result["networks"].items():
+        for state, seconds in found["command_s"].items():
+            split = [f"{found['parts_s'][state][part]:.2f}" for part in parts]
+            rows.append([name, state, f"{seconds:.2f}", f"{found['ratio'][state]:.2f} x", *split])
+        rows.append([name, "the scan itself", f"{found['scan_s']:.2f}", "1.00 x", *([""] * len(parts))])
+    title = f"start: {result['shape']}, runtime {result['runtime']}; s from the command to the mask, and its parts"
+    windows = [
+        f"{name}: {found['windows']} windows {grid_name(found['window'])} by {grid_name(found['stride'])}"
+        for name, found in result["networks"].items()
+    ]
+    return "\n".join([titled(title, ["network", "start", "s", "ratio", *parts], rows).rstrip(), *windows, ""])
+
+
+def _table_read(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            f"{seconds:.3f}",
+            f"{result['ratio'][name]:.2f} x",
+            f"{result['threads_seconds'][name]:.3f}",
+            f"{result['threads_ratio'][name]:.2f} x",
+        ]
+        for name, seconds in result["seconds"].items()
+    ]
+    start = f"a confined process takes {result['start_s']:.2f} s to start"
+    title = f"read: {result['scans']} scans of {result['shape']}; {start}"
+    found = [titled(title, ["way", "s", "ratio", f"s, {result['threads']} threads", "ratio"], rows)]
+    if "store_seconds" in result:
+        rows = [
+            [name, f"{seconds:.3f}", f"{result['store_ratio'][name]:.2f} x"]
+            for name, seconds in result["store_seconds"].items()
+        ]
+        title = f"read: {result['store_scans']} scans with labels into the store, confined"
+        found.append(titled(title, ["scans", "s", "ratio"], rows))
+    return "\n".join(found)
+
+
+def _table_cohort(result: dict[str, Any]) -> str:
+    rows = []
+    for name, found in result["networks"].items():
+        for way, row in found["segmented"].items():
+            numbers = [f"{row['wall_s']:.2f}", f"{row['scans_per_minute']:.1f}", f"{row['busy_share']:.0%}"]
+            memory = [f"{row['peak_bytes'] / 2**20:.0f}", f"{row['peak_over_bound']:.2f}"]
+            rows.append([name, way, *numbers, *memory, "" if found["same_masks"] else "masks differ"])
+    head = ["network", "scans", "s", "scans/min", "device busy", "peak MiB", "over bound", ""]
+    segmented = titled(f"cohort: {result['scans']} scans of {result['shape']}", head, rows)
+    rows = [
+        [
+            name,
+            f"{row['wall_s']:.2f}",
+            f"{row['cases_per_minute']:.1f}",
+            "" if result["same_scores"] else "scores differ",
+        ]
+        for name, row in result["scored"].items()
+    ]
+    return f"{segmented}\n{titled('cohort: masks scored', ['masks', 's', 'masks/min', ''], rows)}"
+
+
 _TABLES: dict[str, Callable[[Any], str]] = {
     "operator": _table_operator,
     "step": _table_step,
@@ -122,108 +185,9 @@ _TABLES: dict[str, Callable[[Any], str]] = {
     "channels": _table_channels,
     "batches": _table_batches,
     "scan": _table_scan,
-}
-
-
-def picture(record: dict[str, Any]) -> bytes | None:
-    """Return the PNG of a record, or None where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    results = record["results"]
-    panels: list[tuple[Callable[[Any, Any], None], Any]] = []
-    for name, result in results.items():
-        each = result if name == "step" else [result]
-        panels += [(_PANELS[name], one) for one in each]
-    figure = Figure(figsize=(5.6 * len(panels), 4.0), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    for index, (draw, result) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), index)
-        draw(axes, result)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(record["machine"]["name"], fontsize=9)
-    page = io.BytesIO()
-    figure.savefig(page, format="png", metadata={"Software": None})
-    return page.getvalue()
-
-
-def _bars(axes: Any, values: Mapping[str, float], title: str, label: str) -> None:
-    names = list(values)[::-1]
-    bars = axes.barh(names, [values[name] for name in names], color="tab:blue")
-    axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
-    wide = max(values.values()) > 20 * min(values.values())  # on a linear axis the short bars would vanish
-    axes.set(title=title, xlabel=label, xscale="log" if wide else "linear")
-    axes.margins(x=0.15)
-
-
-def _lines(axes: Any, sizes: Sequence[float], times: Mapping[str, Sequence[float]], title: str, label: str) -> None:
-    for name, values in times.items():
-        axes.plot(sizes, values, "o-", label=name)
-    low = min(values[0] for values in times.values())
-    axes.plot(sizes, [low * size / sizes[0] for size in sizes], "--", color="tab:grey", label="linear")
-    axes.set(title=title, xlabel=label, ylabel="milliseconds", xscale="log", yscale="log")
-    axes.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="minor", labelsize=7)
-    axes.xaxis.set_minor_formatter("")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _draw_operator(axes: Any, result: dict[str, Any]) -> None:
-    values = {
-        f"{gate['channels']} x {gate['grid']} {name.replace('_', ' ')}": gate[name]["ratio"]["auto"]
-        for gate in result["gates"]
-        for name in ("forward", "with_backward")
-    }
-    names = list(values)[::-1]
-    axes.barh(names, [values[name] for name in names], color="tab:blue")
-    axes.axvline(1.0, color="tab:grey", linestyle="--")
-    axes.tick_params(axis="y", labelsize=6)
-    axes.set(title="gate: auto over plain products", xlabel="ratio")
-
-
-def _draw_step(axes: Any, result: dict[str, Any]) -> None:
-    _bars(axes, result["per_second"], f"{result['method']} step, {result['patch']}", "iterations per second")
-
-
-def _draw_window(axes: Any, result: dict[str, Any]) -> None:
-    first = next(iter(result["ratio"]))
-    _bars(axes, result["ratio"], f"one window, {result['patch']}", f"time over {first}")
-
-
-def _draw_sizes(axes: Any, result: dict[str, Any]) -> None:
-    times = {f"{name}, p = {result['exponent'][name]:.2f}": values for name, values in result["milliseconds"].items()}
-    millions = [voxels / 1e6 for voxels in result["voxels"]]
-    _lines(axes, millions, times, "one window: time ~ voxels^p", "million voxels")
-
-
-def _draw_channels(axes: Any, result: dict[str, Any]) -> None:
-    times = {f"gate, p = {result['exponent']:.2f}": result["milliseconds"]}
-    _lines(axes, result["channels"], times, f"one gate on {result['grid']}: time ~ channels^p", "channels")
-
-
-def _draw_batches(axes: Any, result: dict[str, Any]) -> None:
-    _lines(
-        axes, result["batches"], result["milliseconds"], f"one forward pass, {result['patch']}", "windows in a batch"
-    )
-
-
-def _draw_scan(axes: Any, result: dict[str, Any]) -> None:
-    first = next(iter(result["ratio"]))
-    _bars(axes, result["ratio"], f"one scan, {result['shape']}", f"time over {first}")
-
-
-_PANELS: dict[str, Callable[[Any, Any], None]] = {
-    "operator": _draw_operator,
-    "step": _draw_step,
-    "window": _draw_window,
-    "sizes": _draw_sizes,
-    "channels": _draw_channels,
-    "batches": _draw_batches,
-    "scan": _draw_scan,
+    "start": _table_start,
+    "read": _table_read,
+    "cohort": _table_cohort,
 }
 
 

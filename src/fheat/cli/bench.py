@@ -1,4 +1,4 @@
-"""`fheat bench`: the gate, a training step, a window and a scan, timed side by side with other networks."""
+"""`fheat bench`: gate, training step, window, scan, cold start, reading and cohorts, timed side by side."""
 
 import json
 import shlex
@@ -27,22 +27,33 @@ class Bench:
     """Time this package and other networks in one run, in shuffled turns, and print ratios.
 
     WHAT is operator (the gate's transform on every grid of the networks), step (training iterations per second), window
-    (one forward pass; with --sizes, --channels or --batches how its time grows), scan (from memory to mask), or all,
-    the default, which takes small sizes on a CPU. Absolute times hold for the machine they were measured on only.
+    (one forward pass; with --sizes, --channels or --batches how its time grows), scan (from memory to mask), start
+    (from the command to the first mask in fresh processes, without a cache, with an empty and with a filled one,
+    beside the scan itself), read (scans by nibabel, by fheat, and into the store of training), cohort (scans segmented
+    in turn and overlapping, masks scored one and several at a time), or all, the default, which takes small sizes on a
+    CPU. Scans are synthetic. Absolute times hold for the machine they were measured on only.
 
     Example: fheat bench window --sizes 64,80,96,112,128 --out growth
+
+    Example: fheat bench start --models la-4,light_unetr
+
+    Example: fheat bench read --data my-dataset --cases 10
+
+    Example: fheat bench cohort --cases 12 --scan 512 512 300 --stride 56 56 40
     """
 
     what: Annotated[What, tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = "all"
-    """Part to time: all, operator, step, window or scan."""
+    """Part to time: all, operator, step, window, scan, start, read or cohort."""
     models: str = ""
     """Networks, separated by commas; ratios refer to the first. Names are those of fheat models, with /open, /survivor
     or /retired for a network with gates, /plain at the end to run it without fused kernels, and /compiled to let
-    torch.compile run it, if fheat has no kernels for it. By default every network that suits WHAT."""
+    torch.compile run it, if fheat has no kernels for it; start and cohort also take model folders and names of the zoo,
+    such as la-4. By default every network that suits WHAT, for start and cohort fheat_seg/survivor; all has one network
+    for these two, the first."""
     device: str | None = None
     """Device, cpu or cuda; a GPU where there is one if not given."""
     rounds: int | None = None
-    """Number of measured turns; by default 3 to 25, fewer for parts that take long."""
+    """Number of measured turns; by default 1 to 25, fewer for parts that take long."""
     precision: Precision | None = None
     """Precision, float32 or bfloat16 (autocast); by default float32, for training on a GPU bfloat16."""
     threads: int | None = None
@@ -62,9 +73,13 @@ class Bench:
     batches: str = ""
     """Batch sizes to grow through, such as 1,2,4,8."""
     scan: tuple[int, int, int] | None = None
-    """Voxels of the scan; by default 192x142x88 with windows of 112x112x80."""
+    """Voxels of a scan, also of those of start, read and cohort; by default 192x142x88 with windows of 112x112x80."""
     stride: tuple[int, int, int] | None = None
     """Stride of the sliding window; by default 18 18 4 with windows of 112x112x80."""
+    cases: int | None = None
+    """Number of scans of read, by default 8, and of cohort, by default 4, on a GPU 20."""
+    data: Path | None = None
+    """Dataset whose first scans read takes; by default synthetic scans are written to a temporary folder."""
     seed: int = 0
     """Seed of weights and inputs."""
     out: Path | None = None
@@ -122,6 +137,8 @@ def _plan(options: Bench) -> Plan:
         batches=numbers(options.batches, "batches") if options.batches else (),
         scan=options.scan,
         stride=options.stride,
+        cases=options.cases,
+        data=options.data,
         seed=options.seed,
     )
 

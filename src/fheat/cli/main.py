@@ -34,7 +34,7 @@ VERBS: Final = {
     "reproduce": "run the tables and figures of the paper and show them beside the published numbers",
     "studio": "a page in the browser: scans in, masks out, runs and gates watched; also a service for 3D Slicer",
     "report": "write what a run did and what it left on one HTML page",
-    "bench": "time operator, training step, window and scan side by side with other networks",
+    "bench": "time operator, training step, window, scan, cold start, reading and cohorts side by side",
     "prompt": "segment a scan through a program of your own that takes boxes, such as MedSAM",
     "allocation": "show what training decided about each gate of models and runs, and how they work inside",
     "probe": "measure on a dataset which gates the loss wants open, and whether training did that",

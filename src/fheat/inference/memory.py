@@ -207,6 +207,18 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+def peak_bytes() -> int:
+    """Return the most bytes that this process has held so far; 0 where that is not known.
+
+    On Linux it is not `ru_maxrss`, which a new process inherits from the one that started it.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return _peak_bytes()
+
+
 def _peak_bytes() -> int:
     try:
         import resource

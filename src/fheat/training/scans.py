@@ -94,6 +94,7 @@ def load_scans(
     unlabelled: bool = False,
     allow: Collection[Allowance] = (),
     beside: Sequence[Volume] = (),
+    readers: int = READERS,
     progress: Progress = silent,
 ) -> Scans:
     """Read and prepare the training and validation scans of a dataset, or raise `BadInput`.
@@ -107,6 +108,7 @@ def load_scans(
         unlabelled: whether the other training scans are used without their labels.
         allow: names what is not refused, see `fheat.data.plausible`.
         beside: outlines of other scans, which count for orientation and spacing, see `outlines_left_out`.
+        readers: number of scans that are read at the same time.
         progress: called after each scan.
 
     Most datasets have one grid, so each scan is prepared as stored when it is read; those that turn out to need another
@@ -118,21 +120,18 @@ def load_scans(
     as_stored = wanted.model_copy(update={"orientation": orientation, "spacing": None})
     progress(1, len(roles))
 
-    def read(index: int) -> _Ready:
-        return _read(*roles[index], as_stored, classes, patch, allow)
-
     def brought_to_the_grid(index: int) -> _Ready:
         turned = reorient(ready[index].outline, str(common.orientation))
         if common.orientation == orientation and common.steps(turned.spacing) == NOT_RESAMPLED:
             return ready[index]
         return _read(*roles[index], common, classes, patch, allow, ready[index].moments)
 
-    with reading_threads(READERS) as readers:
-        for scan in readers.map(read, range(1, len(roles))):
+    with reading_threads(readers) as threads:
+        for scan in threads.map(lambda one: _read(one[0], one[1], as_stored, classes, patch, allow), roles[1:]):
             ready.append(scan)
             progress(len(ready), len(roles))
         common = common_grid([*(scan.outline for scan in ready), *beside], wanted)
-        ready = list(readers.map(brought_to_the_grid, range(len(roles))))
+        ready = list(threads.map(brought_to_the_grid, range(len(roles))))
     training = [scan for scan in ready if scan.volume is not None]
     _check_sizes(training, patch)
     return Scans(

@@ -1,0 +1,73 @@
+"""The program of `fheat.bench.start`: segments a scan in a fresh process and prints how long each part took.
+
+It imports nothing before its clock runs. Its argument is the JSON of an `Order`, and it prints the JSON of a `Split`.
+"""
+
+import json
+import sys
+import time
+from importlib import import_module
+from typing import Any, TypedDict
+
+
+class Order(TypedDict):
+    """What the process loads and segments."""
+
+    model: str
+    scan: str
+    mask: str
+    device: str
+    precision: str
+    runtime: str
+    stride: list[int] | None
+
+
+class Split(TypedDict):
+    """The seconds of each part, in the order in which they happen, and the windows that the scan has."""
+
+    parts: dict[str, float]
+    windows: int
+    window: list[int]
+    stride: list[int]
+
+
+SECOND_SCAN = "second scan"
+"""The part that is no longer a start: the same scan in a process that has everything ready."""
+
+
+def main(order: Order) -> Split:
+    """Segment the scan twice and return the seconds of each part."""
+    parts: dict[str, float] = {}
+    start = time.perf_counter()
+
+    def lap(name: str) -> None:
+        nonlocal start
+        now = time.perf_counter()
+        parts[name], start = now - start, now
+
+    import_module("torch")
+    lap("import torch")
+    from fheat.inference.predictor import Predictor
+    from fheat.inference.windows import Windows
+
+    lap("import fheat")
+    options: dict[str, Any] = {name: order[name] for name in ("device", "precision", "runtime")}
+    predictor = Predictor(order["model"], **options)
+    if order["stride"] is not None:
+        x, y, z = order["stride"]
+        predictor.windows = Windows(predictor.windows.size, (x, y, z))
+    lap("model")
+    if order["runtime"] == "openvino":
+        predictor._run.prepare((1, *predictor.windows.size))
+        lap("compile or open")
+    for name in ("first scan", SECOND_SCAN):
+        mask = predictor.segment(order["scan"], check=False)
+        mask.save(order["mask"])
+        lap(name)
+    size, stride = predictor.windows.size, predictor.windows.stride
+    x, y, z = mask.data.shape
+    return Split(parts=parts, windows=predictor.windows.count((x, y, z)), window=list(size), stride=list(stride))
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
