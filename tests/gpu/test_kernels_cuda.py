@@ -47,7 +47,8 @@ def logits_and_gradients(model, x, weights, mode, half):
 
 
 def assert_as_exact(fused, plain, expected, half, times=1.2):
-    """Compare logits and all gradients together, `times` the error of plain code at most, and each gradient by its size.
+    """Compare logits and all gradients together, `times` the error of plain code at most, and then each gradient by its
+    own size.
 
     The latter with more room, as a single number may happen to be exact in plain code. Where a gradient is zero but for
     rounding, as that of a bias before a norm, or a sum in which much cancels, as that of a gate, the largest one is its

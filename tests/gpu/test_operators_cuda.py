@@ -1,5 +1,5 @@
-"""FHEAT-Seg with any operator at its sites on a GPU, by kernels around it: against float64 and the plain twin, in float32
-and bf16, and as captured graphs."""
+"""FHEAT-Seg with any operator at its sites on a GPU, by kernels around it: against float64 and the plain twin, in
+float32 and bf16, and as captured graphs."""
 
 import pytest
 import torch

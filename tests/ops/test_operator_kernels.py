@@ -92,6 +92,7 @@ def calls_of(monkeypatch, name):
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_stage_and_all_its_gradients(name, training, way):
@@ -135,6 +136,7 @@ def test_only_what_is_no_multiplier_runs_as_a_module(name, operator_runs, way, m
     assert len(calls) == (4 if name in ("stochastic_depth", "heat by fft") else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["l0", "stochastic_depth"])
 def test_equal_seeds_give_equal_bits_and_others_do_not(name, way):
     stage, x = stage_of(name, 9, (3, 2, 2)), torch.randn(3, 9, 3, 2, 2)
@@ -242,8 +244,8 @@ def test_a_stage_whose_operator_is_watched_or_changed_runs_plain(change, way, mo
 def test_a_network_and_its_gradients(name):
     """On a grid that is odd below the first level; the gradient of a bias before a norm is nothing but rounding."""
     torch.manual_seed(0)
-    model = create_model("fheat_seg", patch_size=(24, 16, 16), operator=name, dropout=0.0)
-    x, found = torch.randn(1, 1, 24, 16, 16), []
+    model = create_model("fheat_seg", patch_size=(36, 32, 32), operator=name, dropout=0.0)
+    x, found = torch.randn(1, 1, 36, 32, 32), []
     for mode in ("always", "never"):
         model.zero_grad()
         torch.manual_seed(1)
