@@ -5,6 +5,7 @@ Triton must not interpret kernels here, as it does in the tests, and therefore t
 
     python -m tests.ops.launches recorded    every kernel, for an H200
     python -m tests.ops.launches widths      the convolution blocks of FHEAT-Seg-L, for other GPUs too
+    python -m tests.ops.launches stages      the stages of FHEAT-Seg with an operator at their sites, for other GPUs too
 
 It prints one line of JSON for each kernel that it compiled.
 """
@@ -29,6 +30,9 @@ from triton.runtime import JITFunction
 
 from fheat import create_model
 from fheat.networks.large_u import ConvBlock, ConvDown
+from fheat.nn import fused
+from fheat.nn.afno import AFNO3D
+from fheat.nn.blocks import FHEATStage
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import widen_tiles
@@ -128,6 +132,8 @@ def run_networks() -> None:
     FractionalHeat.check_parameters = lambda self: None  # it reads values
     for name in ("fheat_seg", "fheat_seg_l", "light_unetr"):
         there_and_back(create_model(name, patch_size=PATCH), 6, 1, *PATCH)
+    there_and_back(create_model("fheat_seg", patch_size=PATCH, operator="stochastic_depth"), 6, 1, *PATCH)
+    there_and_back(FHEATStage(150, 1, AFNO3D(150)), 6, 150, 14, 14, 10)
 
 
 def run_iteration() -> None:
@@ -154,6 +160,18 @@ def run_widths(arch: int) -> None:
     for half in (False, True):
         for block, channels in ((ConvBlock(32), 32), (ConvBlock(60), 60), (ConvDown(60, 96), 60)):
             there_and_back(block, 2, channels, *PATCH, half=half)
+
+
+def run_stages(arch: int) -> None:
+    """Run stages of FHEAT-Seg as on a GPU with the shared memory of an architecture, without a gate and around an
+    operator, on a grid so large that a program has several tiles."""
+    fused.shared_memory = lambda x: SHARED[arch]
+    retired = FractionalHeat()
+    retired.bypass(0.5)
+    for half in (False, True):
+        for channels, grid in ((24, (28, 28, 20)), (60, (28, 28, 20)), (96, (20, 20, 19))):
+            for operator in (retired, AFNO3D(channels)):
+                there_and_back(FHEATStage(channels, 1, operator), 2, channels, *grid, half=half)
 
 
 def largest(launches: list[Launch]) -> list[Launch]:
@@ -211,5 +229,15 @@ def lower_widths() -> None:
             print(one.line(lowered(one.source(), dict(one.options), arch)["shared"], arch), flush=True)
 
 
+def lower_stages() -> None:
+    """Lower the kernels of blocks around T for each architecture, each width and type of products."""
+    rooms = "fheat", "mixer", "wide", "norm"
+    for arch in SHARED:
+        with recorded() as found:
+            run_stages(arch)
+        for one in dict.fromkeys(one for one in found if one.module.rpartition(".")[2] in rooms):
+            print(one.line(lowered(one.source(), dict(one.options), arch)["shared"], arch), flush=True)
+
+
 if __name__ == "__main__":
-    {"recorded": compile_recorded, "widths": lower_widths}[sys.argv[1]]()
+    {"recorded": compile_recorded, "widths": lower_widths, "stages": lower_stages}[sys.argv[1]]()

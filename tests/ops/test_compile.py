@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fheat.ops import kernels
+from fheat.ops.kernels.launch import block_bytes
 from fheat.ops.kernels.widen_tiles import Widths, backward_bytes, forward_bytes
 
 pytest.importorskip("triton")
@@ -76,3 +77,24 @@ def test_convolution_blocks_fit_every_gpu_and_the_bytes_are_known_beforehand(com
         bound = backward_bytes(widths, dot, one) if backward else forward_bytes(widths, dot)
         assert one["shared"] <= SHARED[one["arch"]], one
         assert one["shared"] <= bound + (4096 if one["arch"] == 90 else 0), one
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="launches are recorded on a CPU")
+def test_stages_fit_every_gpu_and_the_bytes_are_known_beforehand(compiled):
+    """In float32 96 channels do not fit a program on an RTX 40, and the library computes the products there."""
+    found = compiled("stages")
+    products = [one for one in found if "DOT" in one]
+    kernels = {"fheat.project_forward", "fheat.gated_forward", "fheat.gated_backward", "fheat.project_backward"}
+    kernels |= {"mixer.mixer_forward", "mixer.mixer_backward"}
+    ways = set(product(SHARED, kernels, ("bf16", "ieee"), (24, 60, 96)))
+    assert {(one["arch"], one["kernel"], one["DOT"], one["C"]) for one in products} == {
+        way for way in ways if way[0] != 89 or way[2:] != ("ieee", 96)
+    }
+    for one in products:
+        assert one["shared"] <= block_bytes(one["C"], one["DOT"]), one
+    for one in found:
+        assert one["shared"] <= SHARED[one["arch"]], one
+    by_library = {(one["arch"], one["C"]) for one in found if one["kernel"].startswith("wide.")}
+    assert by_library == {(89, 96)}
+    assert max(one["shared"] for one in products if one["C"] == 96 and one["DOT"] == "ieee") == 139_264

@@ -1,7 +1,11 @@
-"""The stages of the FHEAT networks by fused kernels: the same parameters and the same function in few launches."""
+"""The stages of the FHEAT networks by fused kernels: the same parameters and the same function in few launches.
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+A gate whose transform is a multiplier on the cosine spectrum runs by kernels too. Any other operator in its place is
+called as a module, once for each FHEAT, between the kernels before it and those behind it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -10,12 +14,13 @@ from fheat.nn.fheat import FHEAT, KAN3D
 from fheat.nn.layers import OneGroupNorm, has_hooks
 from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
-from fheat.ops.kernels.launch import WIDEST
+from fheat.ops.kernels.launch import WIDEST, block_bytes, operand_type, shared_memory
 from fheat.ops.rational import Rational
 from fheat.ops.spectral_mixer import SpectralMixer
 
 if TYPE_CHECKING:
     from fheat.nn.blocks import FHEATBlock
+    from fheat.ops.kernels.fheat import FHEATWeights, Mixed
 
 Parts = tuple[tuple[str, type[nn.Module]], ...]
 
@@ -38,43 +43,38 @@ _WIDEST_FOR_LIBRARY = 256
 def fusable(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> bool:
     """Return whether kernels can run the light blocks of a stage on x: they read the weights and call no submodule.
 
-    They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, if the stage is
-    too wide, or if what stands in the place of the gate is no gate or does something else in every call. A mixer other
-    than KAN3D of ratio 1 is no obstacle: it runs as a module between kernels.
+    They cannot if a submodule was replaced, has a parametrisation, a hook, another eps or no bias, if the gate or what
+    stands in its place has a hook, or if the stage is too wide for the device. An operator that is no gate and a mixer
+    other than KAN3D of ratio 1 are no obstacles: they run as modules between kernels.
     """
-    return (
-        _fusable_gate(gate)
-        and not has_hooks(gate)
-        and all(
-            type(light.depthwise) is DepthwiseConv3d
-            and (light.depthwise.in_channels <= WIDEST or _library_can(x, light.depthwise.in_channels))
-            and not any(has_hooks(module) for module in light.modules())
-            and _as_built(light.first, _FIRST_HALF)
-            and _as_built(light.second, _FIRST_HALF)
-            for light in blocks
-        )
+    return not any(has_hooks(module) for module in gate.modules()) and all(
+        type(light.depthwise) is DepthwiseConv3d
+        and (_programs_can(x, light.depthwise.in_channels) or _library_can(x, light.depthwise.in_channels))
+        and not any(has_hooks(module) for module in light.modules())
+        and _as_built(light.first, _FIRST_HALF)
+        and _as_built(light.second, _FIRST_HALF)
+        for light in blocks
     )
 
 
 def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor, Tensor]:
     """Return the features of a stage and the output of its last FHEAT, as `FHEATStage` computes them."""
     from fheat.ops.kernels.depthwise import residual_depthwise, weight_tables  # Triton takes a second to import
-    from fheat.ops.kernels.fheat import FHEATWeights, fheat_half
+    from fheat.ops.kernels.fheat import FHEATWeights
     from fheat.ops.kernels.mixer import MixerWeights, mixer_half
-    from fheat.ops.kernels.wide import wide_fheat_half, wide_mixer_half
+    from fheat.ops.kernels.wide import wide_mixer_half
 
     with kernels.on_device(x):
         x = x.float().movedim(1, -1).contiguous()
         y, wide = x, _is_wide(x)
-        first_half, second_half = (wide_fheat_half, wide_mixer_half) if wide else (fheat_half, mixer_half)
-        response = gate.response(tuple(x.shape[1:4]), x) if isinstance(gate, FractionalHeat) else None
+        first_half, second_half = _first_half(x, gate, wide), wide_mixer_half if wide else mixer_half
         layers = [(light, light.first.fheat, light.second.fheat) for light in blocks]
         table = iter(weight_tables([layer.depthwise.weight for trio in layers for layer in trio]))
         for light, *_ in layers:
             x = residual_depthwise(x, light.depthwise.weight, next(table))
             for block in (light.first, light.second):
                 eps = block.fheat_norm.eps
-                x, moments, y = first_half(x, response, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
+                x, moments, y = first_half(x, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
                 if _small_kan(block, x.shape[-1]):
                     x = second_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
                 else:
@@ -83,24 +83,54 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
     return x.movedim(-1, 1), y.movedim(-1, 1)
 
 
+def _first_half(x: Tensor, gate: nn.Module, wide: bool) -> Callable[[Tensor, "FHEATWeights", Tensor, float], "Mixed"]:
+    """Return x + norm(FHEAT(x)) through a gate as a function of x, parameters, table of depthwise weights and eps.
+
+    `x` has the grid of the stage, (N, X, Y, Z, C). A multiplier that is the same in all calls is computed here, once.
+    """
+    from fheat.ops.kernels.fheat import fheat_half
+    from fheat.ops.kernels.operator_half import operator_half, wide_operator_half
+    from fheat.ops.kernels.wide import wide_fheat_half
+
+    around = wide_operator_half if wide else operator_half
+    half, grid = wide_fheat_half if wide else fheat_half, (x.shape[1], x.shape[2], x.shape[3])
+    if _is_multiplier(gate):
+        if not gate.one_response:
+            return lambda x, *rest: half(x, gate.response(grid, x), *rest)
+        response = gate.response(grid, x)
+        return lambda x, *rest: half(x, response, *rest)
+    if isinstance(gate, SpectralMixer) and gate.retired:
+        return lambda x, *rest: half(x, None, *rest)
+    return lambda x, *rest: around(x, gate, *rest)
+
+
+def _is_multiplier(gate: nn.Module) -> TypeGuard[FractionalHeat]:
+    """Return whether all that a gate does in a call is to multiply the cosine spectrum by what `response` returns."""
+    return (
+        isinstance(gate, FractionalHeat)
+        and gate.transform == "auto"
+        and (gate.one_response or type(gate).forward is FractionalHeat.forward)
+    )
+
+
 def _is_wide(x: Tensor) -> bool:
     """Return whether the products of (N, X, Y, Z, C) are left to the library: more channels do not fit one program, and
     from 65 on the gradients of matrices fill its registers, which is slow where there are many voxels."""
     channels = x.shape[-1]
     many = channels > 64 and x.numel() >= channels * _VOXELS_FOR_LIBRARY
-    return _library_can(x, channels) and (channels > WIDEST or many)
+    return _library_can(x, channels) and (many or not _programs_can(x, channels))
+
+
+def _programs_can(x: Tensor, channels: int) -> bool:
+    """Return whether one program can compute products of so many channels in the type of autocast on the device of x:
+    there are tests of them, and its shared memory has room for the matrices."""
+    return channels <= WIDEST and block_bytes(channels, operand_type(x)) <= shared_memory(x)
 
 
 def _library_can(x: Tensor, channels: int) -> bool:
     """Return whether kernels can run between products by the library: places in operands of twice the elements of x are
     numbers of 32 bits."""
     return channels <= _WIDEST_FOR_LIBRARY and 2 * x.numel() < 2**31
-
-
-def _fusable_gate(gate: nn.Module) -> bool:
-    if isinstance(gate, FractionalHeat):
-        return gate.one_response and gate.transform == "auto"
-    return isinstance(gate, SpectralMixer) and gate.retired
 
 
 def _small_kan(block: "FHEATBlock", channels: int) -> bool:

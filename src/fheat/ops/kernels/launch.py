@@ -90,6 +90,12 @@ def tiling(samples: int, voxels: int, channels: int, most: int = PROGRAMS) -> Ti
     return Tiling(samples, voxels, channels, wide, block, splits, -(-tiles // splits) * block)
 
 
+def plan_of(x: Tensor) -> Tiling:
+    """Return the division of (N, X, Y, Z, C) among programs."""
+    samples, *grid, channels = x.shape
+    return tiling(samples, grid[0] * grid[1] * grid[2], channels)
+
+
 @lru_cache
 def channel_tiling(samples: int, voxels: int, channels: int) -> Tiling:
     """Divide (samples, voxels, channels) for kernels with moments per channel: tiles of 64 voxels, or 32 of the widest.
@@ -248,10 +254,20 @@ def shared_memory(x: Tensor) -> int:
     return int(torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
+def block_bytes(channels: int, dot: str) -> int:
+    """Return a bound on the shared memory of the kernels of an FHEAT block whose products one program computes.
+
+    Up to 64 channels gradients have four matrices there at once, two with their transposes; with more, a matrix is read
+    where it is used. What else is there are tiles of 2048 elements in float32, two at a time.
+    """
+    wide = padded(channels)
+    return TYPES[dot].itemsize * (4 if wide <= 64 else 2) * wide**2 + 2 * 4 * 2048
+
+
 def operand_type(x: Tensor) -> str:
     """Return the type to which operands of products are rounded: that of autocast, or "ieee" for no rounding."""
     kind = x.device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return "ieee"
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(torch.get_autocast_dtype(kind), "ieee")
 

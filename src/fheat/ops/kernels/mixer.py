@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import mixer, norm
-from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, power_of_two, tiling
-from fheat.ops.kernels.norm import sums_for_gradient
+from fheat.ops.kernels.launch import add_rows, operand_type, pairs, partials, plan_of, power_of_two
+from fheat.ops.kernels.norm import added, sums_for_gradient
 
 
 class MixerWeights(NamedTuple):
@@ -38,21 +38,14 @@ def mixer_half(x: Tensor, moments: Tensor, weights: MixerWeights, eps: float = 1
 class _MixerHalf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, moments: Tensor, eps: float, dot: str, *weights: Tensor) -> Tensor:
-        w = MixerWeights(*weights)
-        samples, *grid, channels = x.shape
-        plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        constants = plan.shape | {"SPLITS": plan.splits}
-        y, after = torch.empty_like(x), torch.empty_like(x)
-        y_moments, after_moments = pairs(plan, x), pairs(plan, x)
+        w, plan = MixerWeights(*weights), plan_of(x)
+        y, y_moments = torch.empty_like(x), pairs(plan, x)
         mixer.mixer_forward[plan.grid](
             x, moments, w.norm, w.norm_bias, w.first, w.first_bias, w.numerator, w.denominator, w.second,
             w.second_bias, y, y_moments, plan.voxels, plan.span, eps,
-            **constants, GROUPS=len(w.denominator), DOT=dot,
+            **plan.shape, SPLITS=plan.splits, GROUPS=len(w.denominator), DOT=dot,
         )  # fmt: skip
-        norm.residual_norm[plan.grid](
-            x, y, y_moments, w.after, w.after_bias, after, after_moments, plan.voxels, plan.span, eps,
-            **constants, ADD=True,
-        )  # fmt: skip
+        after, _ = added(x, y, y_moments, w.after, w.after_bias, eps, plan)
         ctx.save_for_backward(x, moments, y, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         return after

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import norm
-from fheat.ops.kernels.launch import Tiling, add_rows, pairs, partials, tiling
+from fheat.ops.kernels.launch import Tiling, add_rows, pairs, partials, plan_of
 
 
 def one_group_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
@@ -33,16 +33,53 @@ def sums_for_gradient(
     norm.norm_sums[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants)
 
 
+def moments_of(x: Tensor, plan: Tiling) -> Tensor:
+    """Return the moments of x, of any floating type."""
+    moments = pairs(plan, x)
+    norm.find_moments[plan.grid](x, moments, plan.voxels, plan.span, **plan.shape, SPLITS=plan.splits)
+    return moments
+
+
+def added(
+    x: Tensor, y: Tensor, moments: Tensor, scale: Tensor, shift: Tensor, eps: float, plan: Tiling
+) -> tuple[Tensor, Tensor]:
+    """Return x + norm(y), given the moments of y, and the moments of the sum."""
+    out, out_moments = torch.empty_like(x), pairs(plan, x)
+    norm.residual_norm[plan.grid](
+        x, y, moments, scale, shift, out, out_moments, plan.voxels, plan.span, eps,
+        **plan.shape, SPLITS=plan.splits, ADD=True,
+    )  # fmt: skip
+    return out, out_moments
+
+
+def gradient_before(
+    gradient: Tensor,
+    y: Tensor,
+    moments: Tensor,
+    sums: Tensor,
+    scale: Tensor,
+    eps: float,
+    plan: Tiling,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return dL/dy in a given type from dL/dnorm(y) and its sums."""
+    out = torch.empty(y.shape, device=y.device, dtype=dtype)
+    norm.norm_gradient[plan.grid](
+        gradient, gradient, y, moments, sums, scale, out, plan.voxels, plan.span, eps,
+        **plan.shape, SPLITS=plan.splits, ADD=False,
+    )  # fmt: skip
+    return out
+
+
 class _OneGroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        samples, *grid, channels = x.shape
-        plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        out, moments, out_moments = torch.empty_like(x), pairs(plan, x), pairs(plan, x)
-        ends = plan.voxels, plan.span
-        constants = plan.shape | {"SPLITS": plan.splits}
-        norm.find_moments[plan.grid](x, moments, *ends, **constants)
-        norm.residual_norm[plan.grid](x, x, moments, scale, shift, out, out_moments, *ends, eps, **constants, ADD=False)
+        plan = plan_of(x)
+        out, moments, out_moments = torch.empty_like(x), moments_of(x, plan), pairs(plan, x)
+        norm.residual_norm[plan.grid](
+            x, x, moments, scale, shift, out, out_moments, plan.voxels, plan.span, eps,
+            **plan.shape, SPLITS=plan.splits, ADD=False,
+        )  # fmt: skip
         ctx.save_for_backward(x, moments, scale)
         ctx.plan, ctx.eps = plan, eps
         return out
@@ -53,11 +90,8 @@ class _OneGroupNorm(torch.autograd.Function):
         x, moments, scale = ctx.saved_tensors
         plan, eps = ctx.plan, ctx.eps
         gradient = gradient.contiguous()
-        sums, partial, out = pairs(plan, x), partials(plan, 2 * plan.channels, x), torch.empty_like(x)
-        ends = plan.voxels, plan.span
+        sums, partial = pairs(plan, x), partials(plan, 2 * plan.channels, x)
         sums_for_gradient(plan, gradient, x, moments, scale, sums, partial, 0, eps)
-        norm.norm_gradient[plan.grid](
-            gradient, gradient, x, moments, sums, scale, out, *ends, eps, **plan.shape, SPLITS=plan.splits, ADD=False
-        )
+        out = gradient_before(gradient, x, moments, sums, scale, eps, plan)
         scale_gradient, shift_gradient = add_rows(partial).chunk(2)
         return out, scale_gradient, shift_gradient, None

@@ -1,11 +1,13 @@
 """The halves of an FHEAT block with many channels: products by the library, all between them by fused kernels.
 
-They compute what `fheat_half` and `mixer_half` do, where matrices are too large for the registers of one program, or
-fill them. A product with a bias is one of operands with a column of ones, see `fheat.ops.kernels.device.wide`. Operands
-and results of products have the type of autocast, as in the plain twin; other tensors are (N, X, Y, Z, C), float32.
+They compute what `fheat_half` and `mixer_half` do, where matrices are too large for one program, or fill its registers.
+A product with a bias is one of operands with a column of ones, see `fheat.ops.kernels.device.wide`. Operands and
+results of products have the type of autocast, as in the plain twin; other tensors are (N, X, Y, Z, C), float32. The
+steps before T and behind it are functions of their own, which `fheat.ops.kernels.operator_half` uses too.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,10 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import norm, wide
-from fheat.ops.kernels.fheat import FHEATWeights, Mixed
-from fheat.ops.kernels.launch import TYPES, Tiling, add_rows, operand_type, pairs, partials, power_of_two, tiling
+from fheat.ops.kernels.fheat import BehindWeights, FHEATWeights, Mixed
+from fheat.ops.kernels.launch import TYPES, Tiling, add_rows, operand_type, pairs, partials, plan_of, power_of_two
 from fheat.ops.kernels.mixer import MixerWeights
-from fheat.ops.kernels.norm import sums_for_gradient
+from fheat.ops.kernels.norm import added, gradient_before, moments_of, sums_for_gradient
 
 _ELEMENTS = 1024
 """Number of elements of a program of `write_weights`."""
@@ -42,6 +44,72 @@ def wide_mixer_half(x: Tensor, moments: Tensor, weights: MixerWeights, eps: floa
     return out
 
 
+def project(
+    x: Tensor, table: Tensor, w: Sequence[Tensor], plan: Tiling, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return v and g, [v, g] = W_p(DWConv3(x)), and the operands of DWConv3(x) and W_p; `w` are the four parameters."""
+    _, shift, weight, bias = w
+    ends, tiles, _ = _constants(plan)
+    matrix, operand = _operand_of(weight, bias, dtype), _operand(x, dtype)
+    wide.write_operand[plan.grid](depthwise.biased(x, table, shift), operand, *ends, **tiles)
+    v, g = (torch.mm(operand, half.t()).view(x.shape) for half in matrix.chunk(2))
+    return v, g, operand, matrix
+
+
+def project_back(
+    both: Tensor, operand: Tensor, matrix: Tensor, x: Tensor, table: Tensor, add: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return `add` plus the gradient of x, and those of depthwise weights and bias and of projection weights and bias.
+
+    `both` is dL/d[v, g] of `project`, (rows, 2 C) in the type of the operands.
+    """
+    c = x.shape[-1]
+    local_gradient = torch.mm(both, matrix[:, :c]).view(x.shape)
+    x_gradient = depthwise.gradient_before(local_gradient, table, add)
+    convolution, convolution_bias = torch.split(depthwise.gradient_of_weights(local_gradient, x), [27 * c, c])
+    weight, bias = _of_weights(both, operand, c)
+    return x_gradient, convolution.view(c, 1, 3, 3, 3), convolution_bias, weight.view(2 * c, c, 1, 1, 1), bias
+
+
+class Gated(NamedTuple):
+    """y = W_out(SiLU(g) norm(t)), its moments, those of t, and the operands of SiLU(g) norm(t) and of the weights."""
+
+    y: Tensor
+    y_moments: Tensor
+    moments: Tensor
+    operand: Tensor
+    matrix: Tensor
+
+
+def gate(t: Tensor, g: Tensor, w: BehindWeights, eps: float, plan: Tiling, dtype: torch.dtype) -> Gated:
+    """Return the gated output, and what its gradient needs."""
+    ends, tiles, normed = _constants(plan)
+    matrix, operand, moments = _operand_of(w.out, w.out_bias, dtype), _operand(t, dtype), moments_of(t, plan)
+    wide.write_gated[plan.grid](t, moments, w.norm, w.norm_bias, g, operand, *ends, eps, **tiles | normed)
+    y = torch.mm(operand, matrix.t()).view(t.shape)
+    return Gated(y, moments_of(y, plan), moments, operand, matrix)
+
+
+def gate_back(
+    gradient: Tensor, gated: Gated, t: Tensor, g: Tensor, w: BehindWeights, eps: float, plan: Tiling
+) -> tuple[Tensor, Tensor, BehindWeights]:
+    """Return dL/dt, dL/dg in the second half of rows of 2 C, and the gradients of parameters, from dL/dnorm(y)."""
+    ends, _tiles, normed = _constants(plan)
+    c, partial, sums = plan.channels, partials(plan, 4 * plan.channels, t), pairs(plan, t)
+    y_gradient = _gradient_before_norm(gradient, gated.y, gated.y_moments, w.after, partial, 2 * c, eps, plan)
+    inner = torch.mm(y_gradient, gated.matrix[:, :c])
+    normal_gradient = torch.empty(t.shape, device=t.device)
+    both = torch.empty(len(inner), 2 * c, device=t.device, dtype=inner.dtype)
+    wide.gated_slopes[plan.grid](
+        inner, t, gated.moments, w.norm, w.norm_bias, g, normal_gradient, both, sums, partial, 4 * c, *ends, eps,
+        **plan.shape | normed,
+    )  # fmt: skip
+    t_gradient = gradient_before(normal_gradient, t, gated.moments, sums, w.norm, eps, plan)
+    scale, shift, after, after_shift = torch.split(add_rows(partial), c)
+    out, out_bias = _of_weights(y_gradient, gated.operand, c)
+    return t_gradient, both, BehindWeights(scale, shift, out.view_as(w.out), out_bias, after, after_shift)
+
+
 class _FHEATHalf(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -54,71 +122,38 @@ class _FHEATHalf(torch.autograd.Function):
         dtype: torch.dtype,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        w, plan = FHEATWeights(*weights), _plan(x)
-        ends, tiles, normed = _constants(plan)
-        project, out = _operand_of(w.project, w.project_bias, dtype), _operand_of(w.out, w.out_bias, dtype)
-        local, gated = _operand(x, dtype), _operand(x, dtype)
-        wide.write_operand[plan.grid](depthwise.biased(x, table, w.depthwise_bias), local, *ends, **tiles)
-        v, g = (torch.mm(local, half.t()).view(x.shape) for half in project.chunk(2))
+        w, plan = FHEATWeights(*weights), plan_of(x)
+        v, g, *operands = project(x, table, w[:4], plan, dtype)
         t, spectrum = v, None
         if multiplier is not None:
             t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
-        moments = _moments(t, plan)
-        wide.write_gated[plan.grid](t, moments, w.norm, w.norm_bias, g, gated, *ends, eps, **tiles | normed)
-        y = torch.mm(gated, out.t()).view(x.shape)
-        y_moments = _moments(y, plan)
-        after, after_moments = _added(x, y, y_moments, w.after, w.after_bias, eps, plan)
-        saved = x, table, multiplier, closed, local, t, g, gated, y, spectrum, moments, y_moments, project, out
-        ctx.save_for_backward(*saved, *weights)
+        gated = gate(t, g, w.behind, eps, plan, dtype)
+        after, after_moments = added(x, gated.y, gated.y_moments, w.after, w.after_bias, eps, plan)
+        ctx.save_for_backward(x, table, multiplier, closed, *operands, t, g, spectrum, *gated, *weights)
         ctx.plan, ctx.eps = plan, eps
-        ctx.mark_non_differentiable(after_moments, y)
-        return after, after_moments, y
+        ctx.mark_non_differentiable(after_moments, gated.y)
+        return after, after_moments, gated.y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, table, multiplier, closed, local, t, g, gated, y, spectrum, moments, y_moments, project, out = (
-            ctx.saved_tensors[:14]
-        )
-        w, plan, eps = FHEATWeights(*ctx.saved_tensors[14:]), ctx.plan, ctx.eps
-        ends, _tiles, normed = _constants(plan)
-        c, gradient = plan.channels, gradient.contiguous()
-        partial, sums = partials(plan, 4 * c, x), pairs(plan, x)
-        y_gradient = _gradient_before_norm(gradient, y, y_moments, w.after, partial, 2 * c, eps, plan)
-        inner = torch.mm(y_gradient, out[:, :c])
-        normal_gradient, both = torch.empty_like(x), torch.empty(len(local), 2 * c, device=x.device, dtype=y.dtype)
-        wide.gated_slopes[plan.grid](
-            inner, t, moments, w.norm, w.norm_bias, g, normal_gradient, both, sums, partial, 4 * c, *ends, eps,
-            **plan.shape | normed,
-        )  # fmt: skip
-        value_gradient, multiplier_gradient = torch.empty_like(x), None
-        norm.norm_gradient[plan.grid](
-            normal_gradient, normal_gradient, t, moments, sums, w.norm, value_gradient, *ends, eps,
-            **plan.shape, SPLITS=plan.splits, ADD=False,
-        )  # fmt: skip
+        x, table, multiplier, closed, operand, matrix, t, g, spectrum, *rest = ctx.saved_tensors
+        gated, w, plan = Gated(*rest[:5]), FHEATWeights(*rest[5:]), ctx.plan
+        c, gradient, multiplier_gradient = plan.channels, gradient.contiguous(), None
+        value_gradient, both, behind_gradients = gate_back(gradient, gated, t, g, w.behind, ctx.eps, plan)
         if multiplier is not None:
             learned = ctx.needs_input_grad[1]
             value_gradient, behind = transform.filtered(value_gradient, multiplier, closed, keep_spectrum=learned)
             multiplier_gradient = (behind * spectrum).sum(dim=(0, 4)) if learned else None
         both[:, :c] = value_gradient.view(-1, c)
-        local_gradient = torch.mm(both, project[:, :c]).view(x.shape)
-        x_gradient = depthwise.gradient_before(local_gradient, table, gradient)
-        scale, shift, after, after_shift = torch.split(add_rows(partial), c)
-        convolution, convolution_bias = torch.split(depthwise.gradient_of_weights(local_gradient, x), [27 * c, c])
-        by_name = {
-            "depthwise": convolution, "depthwise_bias": convolution_bias, "norm": scale, "norm_bias": shift,
-            "after": after, "after_bias": after_shift,
-        }  # fmt: skip
-        by_name["project"], by_name["project_bias"] = _of_weights(both, local, c)
-        by_name["out"], by_name["out_bias"] = _of_weights(y_gradient, gated, c)
-        gradients = (by_name[name].view_as(value) for name, value in zip(FHEATWeights._fields, w, strict=True))
-        return x_gradient, multiplier_gradient, None, None, None, None, *gradients
+        x_gradient, *before_gradients = project_back(both, operand, matrix, x, table, gradient)
+        return x_gradient, multiplier_gradient, None, None, None, None, *before_gradients, *behind_gradients
 
 
 class _MixerHalf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, moments: Tensor, eps: float, dtype: torch.dtype, *weights: Tensor) -> Tensor:
-        w, plan = MixerWeights(*weights), _plan(x)
+        w, plan = MixerWeights(*weights), plan_of(x)
         ends, tiles, normed = _constants(plan)
         first, second = _operand_of(w.first, w.first_bias, dtype), _operand_of(w.second, w.second_bias, dtype)
         scaled, active = _operand(x, dtype), _operand(x, dtype)
@@ -126,8 +161,8 @@ class _MixerHalf(torch.autograd.Function):
         h = torch.mm(scaled, first.t())
         wide.write_rational[plan.grid](h, w.numerator, w.denominator, active, *ends, **tiles, GROUPS=len(w.denominator))
         y = torch.mm(active, second.t()).view(x.shape)
-        y_moments = _moments(y, plan)
-        after, _ = _added(x, y, y_moments, w.after, w.after_bias, eps, plan)
+        y_moments = moments_of(y, plan)
+        after, _ = added(x, y, y_moments, w.after, w.after_bias, eps, plan)
         ctx.save_for_backward(x, moments, scaled, h, active, y, y_moments, first, second, *weights)
         ctx.plan, ctx.eps = plan, eps
         return after
@@ -162,11 +197,6 @@ class _MixerHalf(torch.autograd.Function):
         return x_gradient, None, None, None, *gradients
 
 
-def _plan(x: Tensor) -> Tiling:
-    samples, *grid, channels = x.shape
-    return tiling(samples, grid[0] * grid[1] * grid[2], channels)
-
-
 def _constants(plan: Tiling) -> tuple[tuple[int, int], dict[str, int], dict[str, int]]:
     """Return the ends of samples and programs, constants of kernels that write operands, and those for their norms."""
     tiles = {"TILES": plan.span // plan.block}
@@ -198,33 +228,11 @@ def _of_weights(gradient: Tensor, operand: Tensor, channels: int) -> tuple[Tenso
     return both[:, :channels], both[:, channels]
 
 
-def _moments(x: Tensor, plan: Tiling) -> Tensor:
-    moments = pairs(plan, x)
-    norm.find_moments[plan.grid](x, moments, plan.voxels, plan.span, **plan.shape, SPLITS=plan.splits)
-    return moments
-
-
-def _added(
-    x: Tensor, y: Tensor, moments: Tensor, scale: Tensor, shift: Tensor, eps: float, plan: Tiling
-) -> tuple[Tensor, Tensor]:
-    """Return x + norm(y) and its moments."""
-    out, out_moments = torch.empty_like(x), pairs(plan, x)
-    norm.residual_norm[plan.grid](
-        x, y, moments, scale, shift, out, out_moments, plan.voxels, plan.span, eps,
-        **plan.shape, SPLITS=plan.splits, ADD=True,
-    )  # fmt: skip
-    return out, out_moments
-
-
 def _gradient_before_norm(
     gradient: Tensor, y: Tensor, moments: Tensor, scale: Tensor, partial: Tensor, at: int, eps: float, plan: Tiling
 ) -> Tensor:
     """Return dL/dy, (rows, C) in the type of y, from dL/dnorm(y), and fill the columns of `partial` from `at` on: the
     gradients of scale and shift."""
-    sums, out = pairs(plan, gradient), torch.empty_like(y)
+    sums = pairs(plan, gradient)
     sums_for_gradient(plan, gradient, y, moments, scale, sums, partial, at, eps)
-    norm.norm_gradient[plan.grid](
-        gradient, gradient, y, moments, sums, scale, out, plan.voxels, plan.span, eps,
-        **plan.shape, SPLITS=plan.splits, ADD=False,
-    )  # fmt: skip
-    return out.view(-1, plan.channels)
+    return gradient_before(gradient, y, moments, sums, scale, eps, plan, y.dtype).view(-1, plan.channels)
