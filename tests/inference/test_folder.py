@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ import torch
 from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
-from fheat.inference import folder
-from fheat.inference.folder import expecting, predict_folder
+from fheat.inference.folder import predict_folder
 from fheat.inference.predictor import UnusualScan
 from fheat.inference.stages import FolderWatcher
 from fheat.io import Volume, read_nifti, write_nifti
@@ -179,15 +179,40 @@ def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_only_scans_without_a_mask_are_announced(predictor, scans, tmp_path, monkeypatch):
-    announced = []
+@pytest.fixture
+def expected(predictor, monkeypatch):
+    """Numbers of windows that the runtime is told of, with every scan that is measured or segmented."""
+    told = []
+    monkeypatch.setattr(predictor._run, "expect", lambda voxels, shape: told.append(voxels // prod(SIZE)))
+    return told
 
-    def heard(predictor, count):
-        announced.append(count)
-        return expecting(predictor, count)
 
-    monkeypatch.setattr(folder, "expecting", heard)
-    for overwrite in (False, False, True):
-        predict_folder(predictor, scans, tmp_path / "out", overwrite=overwrite)
-    assert announced == [3, 1, 3]  # one cannot be read, and has no mask
-    assert predictor.scans_behind == 0
+def test_scans_to_come_are_those_without_a_mask(predictor, scans, tmp_path, expected):
+    windows = predictor.sliding(None).count((40, 32, 24))
+    write_nifti(phantom(2, (40, 32, 24)).image, scans / "case2.nii.gz")
+    for overwrite, to_come in ((False, [2, 1, 0]), (False, []), (True, [2, 1, 0])):
+        expected.clear()
+        predict_folder(predictor, scans, tmp_path / "out", preview=False, overwrite=overwrite)
+        assert expected == [windows * (1 + left) for left in to_come for _ in range(2)]
+    (tmp_path / "out" / "case0.nii.gz").unlink()
+    (tmp_path / "out" / "case2.nii.gz").unlink()
+    expected.clear()
+    predict_folder(predictor, scans, tmp_path / "out", preview=False)
+    assert expected == [2 * windows, 2 * windows, windows, windows]  # those of case0, with case2 behind it
+
+
+def test_two_folders_at_once_do_not_count_the_scans_of_each_other(predictor, scans, tmp_path, expected):
+    """The second run goes on in whole while the first one segments its first scan, as from another thread."""
+    (scans / "bad.nii.gz").unlink()
+    write_nifti(phantom(3, (40, 32, 24)).image, tmp_path / "other" / "one.nii.gz")
+
+    class Meanwhile(FolderWatcher):
+        def segmenting(self, case, workload):
+            if case == "case0":
+                predict_folder(predictor, tmp_path / "other", tmp_path / "masks", preview=False)
+                predictor.segment(tmp_path / "other" / "one.nii.gz")
+            return super().segmenting(case, workload)
+
+    predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
+    windows = predictor.sliding(None).count((40, 32, 24))
+    assert expected == [windows * count for count in (2, 1, 1, 1, 2, 1, 1)]

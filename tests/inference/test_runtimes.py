@@ -17,7 +17,6 @@ from fheat.inference import replay as replay_module
 from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.compilers import COMPILERS, Compiler
-from fheat.inference.folder import expecting
 from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay, unrounded_convolutions
 from fheat.inference.runtimes import FASTEST, CompiledRuntime, choose_runtime
 from fheat.inference.windows import Windows
@@ -344,12 +343,10 @@ def test_a_folder_of_scans_is_compiled_for_before_its_first_scan(monkeypatch):
     volume = Volume(np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32), np.eye(4))
     predictor.memory(volume)  # 27 windows of 1000 voxels
     assert predictor.runtime == "torch"
-    with expecting(predictor, 2):
-        predictor.memory(volume)
-        assert predictor.runtime == "torch"
-    with expecting(predictor, 3):
-        predictor.memory(volume)
-        assert predictor.runtime == "openvino"
+    predictor.memory(volume, to_come=1)
+    assert predictor.runtime == "torch"
+    predictor.memory(volume, to_come=2)
+    assert predictor.runtime == "openvino"
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):

@@ -89,23 +89,16 @@ def predict_folder(
         record.command = command
         tell_skipped(record, found, heard)
         ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
-        stages = Stages(predictor, masks, heard, journal)
-
-        new = sum(overwrite or not masks.path(case).exists() for case in cases)
-        with expecting(predictor, new), _results(cases, stages, ledger, record.making, overlap) as (made, left):
+        stages = Stages(predictor, masks, heard, journal, _to_come(cases, masks))
+        with _results(cases, stages, ledger, record.making, overlap) as (made, left):
             fill_record(record, cases, masks, made, heard, ledger, journal, left)
     return record
 
 
-@contextmanager
-def expecting(predictor: Predictor, scans: int) -> Iterator[None]:
-    """Let what runs the windows know, within the block, that about so many scans come: it may then pay to compile the
-    network for the first of them."""
-    predictor.scans_behind = max(scans - 1, 0)
-    try:
-        yield
-    finally:
-        predictor.scans_behind = 0
+def _to_come(cases: Sequence[Case], masks: Masks) -> dict[str, int]:
+    """Return about how many scans will be segmented after each one, by its name: those that have no mask yet."""
+    new = [masks.overwrite or not masks.path(case).exists() for case in cases]
+    return {case.id: sum(new[number:]) for number, case in enumerate(cases, start=1)}
 
 
 Left = Callable[[], Iterable[Result]]

@@ -6,9 +6,9 @@ or is part of what a stage returns.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -122,6 +122,8 @@ class Stages:
     watcher: FolderWatcher
     journal: Journal | None = None
     """Where a mask is announced before it is written, and entered after that."""
+    to_come: Mapping[str, int] = field(default_factory=dict)
+    """Number of scans that are known to come after each one, by its name; none where nothing is said."""
 
     def read(self, case: Case, limit: int = SIZE_LIMIT) -> ReadScan:
         """Hash, read and check a scan and measure its intensities.
@@ -144,7 +146,7 @@ class Stages:
     def workload(self, read: ReadScan) -> Workload:
         """Return what the second stage will take, or raise `BadInput` if that is more than this machine has."""
         with self.watcher.waiting("preparing the network for this machine (once)"):  # seen where it is compiled first
-            bound = self.predictor.memory(read.prepared)
+            bound = self.predictor.memory(read.prepared, to_come=self.to_come.get(read.case.id, 0))
             workload = Workload(self.predictor.sliding(None).count(read.prepared.shape), bound)
         if not fits(bound):
             available = (machine_bytes() or 0) / 2**20
@@ -162,7 +164,8 @@ class Stages:
         begin, predictor = time.perf_counter(), self.predictor
         unusual = predictor.unusual(read.prepared)
         with self.watcher.segmenting(read.case.id, workload) as show:
-            prediction = predictor.run_windows(read.volume, read.prepared, show)
+            to_come = self.to_come.get(read.case.id, 0)
+            prediction = predictor.run_windows(read.volume, read.prepared, show, to_come=to_come)
         seconds = read.seconds + time.perf_counter() - begin
         return Unwritten(read, prediction, workload, unusual, predictor.runtime, predictor.precision, seconds)
 
