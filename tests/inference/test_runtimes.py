@@ -18,7 +18,7 @@ from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.compilers import COMPILERS, Compiler
 from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay, unrounded_convolutions
-from fheat.inference.runtimes import FASTEST, CompiledRuntime, choose_runtime
+from fheat.inference.runtimes import FASTEST, CompiledRuntime, UnusableRuntime, choose_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
 from fheat.nn.fheat import FHEAT
@@ -414,8 +414,28 @@ def test_a_network_that_cannot_be_compiled_runs_in_torch(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         automatic(x)
-    with pytest.raises(BadInput, match=r"openvino: cannot run this network .*; use the runtime torch"):
-        CompiledRuntime(Unexportable(), "openvino")(x)
+    explicit = CompiledRuntime(Unexportable(), "openvino")
+    refused = r"openvino: cannot run this network .*; use the runtime torch"
+    with pytest.raises(UnusableRuntime, match=refused):
+        explicit(x)
+    monkeypatch.setattr(runtimes, "compiled_network", None)  # which is not called again
+    with pytest.raises(UnusableRuntime, match=refused):
+        explicit(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("automatic", [False, True])
+def test_windows_that_a_network_does_not_take_say_nothing_of_its_compiler(automatic, monkeypatch):
+    """A scan with three channels for a network that takes two is refused, and the next scan is segmented."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 0)
+    model = Parts().eval()
+    runtime = CompiledRuntime(model, "openvino", automatic=automatic)
+    with pytest.raises(RuntimeError, match="channels"):
+        runtime.prepare((3, 10, 8, 6))
+    x = torch.randn(1, 2, 10, 8, 6)
+    assert (runtime(x) - model(x)).abs().max() < 1e-4
+    assert runtime.name == "openvino"
 
 
 @torch.no_grad()

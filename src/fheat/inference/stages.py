@@ -24,6 +24,7 @@ from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.postprocessing import Prediction
 from fheat.inference.predictor import Predictor
 from fheat.inference.record import SegmentedScan
+from fheat.inference.runtimes import UnusableRuntime
 from fheat.io import read_series
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import Series
@@ -114,7 +115,7 @@ class Stages:
     """The three stages with what all scans of a run share.
 
     A stage raises `BadInput`, `ValueError`, `RuntimeError` or `MemoryError` for a scan that cannot be segmented;
-    `outcome` turns them into a refusal. Any other error is none of the scan.
+    `outcome` turns them into a refusal. Any other error is none of the scan, and neither is `UnusableRuntime`.
     """
 
     predictor: Predictor
@@ -231,6 +232,8 @@ def outcome(case: Case, stage: Callable[[], Done]) -> Done | LeftOut:
     """Return what a stage of a scan returns, or why the scan cannot be segmented."""
     try:
         return stage()
+    except UnusableRuntime:
+        raise
     except (BadInput, ValueError, RuntimeError, MemoryError) as error:
         return LeftOut(case.id, _reason(case, error))
 
