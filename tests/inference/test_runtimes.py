@@ -314,12 +314,6 @@ def test_graphs_that_are_there_are_used_for_any_number_of_windows():
     assert replay.precision == "auto"
 
 
-@pytest.mark.parametrize(("batch", "filled"), [(16, [4, 4, 16, 16]), (4, [1, 4, 5, 16]), (1, [1, 4, 5, 16])])
-def test_graphs_have_two_sizes_and_more_than_a_batch_is_not_filled_up(batch, filled):
-    replay = Replay(nn.Identity(), batch=batch)
-    assert [replay._filled(count) for count in (1, 4, 5, 16)] == filled
-
-
 def test_bfloat16_on_a_cpu_is_compiled_for_any_number_of_windows():
     pytest.importorskip("openvino")
     runtime = choose_runtime(Parts().eval(), "auto", CPU, "bfloat16")
