@@ -13,6 +13,7 @@ from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
 from fheat.inference.folder import predict_folder
 from fheat.inference.predictor import UnusualScan
+from fheat.inference.runtimes import TorchRuntime
 from fheat.inference.stages import FolderWatcher
 from fheat.io import Volume, read_nifti, write_nifti
 
@@ -216,3 +217,22 @@ def test_two_folders_at_once_do_not_count_the_scans_of_each_other(predictor, sca
     predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
     windows = predictor.sliding(None).count((40, 32, 24))
     assert expected == [windows * count for count in (2, 1, 1, 1, 2, 1, 1)]
+
+
+def test_a_record_says_what_ran_whatever_another_thread_brings_next(predictor, scans, tmp_path, monkeypatch):
+    """Right after the windows of a scan, many of another one are announced, which OpenVINO or bfloat16 would run."""
+    (scans / "bad.nii.gz").unlink()
+    run = predictor._run
+
+    class Runtime(TorchRuntime):
+        name, precision = "torch", "auto"  # as on a GPU, before a window with foreground has decided it
+
+    class Meanwhile(FolderWatcher):
+        @contextmanager
+        def segmenting(self, case, workload):
+            yield lambda done, total: None
+            predictor._run.name, predictor._run.precision = "openvino", "bfloat16"
+
+    monkeypatch.setattr(predictor, "_run", Runtime(run.network))
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
+    assert [(scan.runtime, scan.precision) for scan in record.cases] == [("torch", "float32"), ("openvino", "bfloat16")]

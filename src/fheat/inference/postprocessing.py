@@ -47,6 +47,10 @@ class Prediction:
     """Probability of every class or region, (X, Y, Z, K) float32."""
     uncertainty: Volume | None = None
     """Uncertainty from 0 to 1, (X, Y, Z) float32; see `fheat.inference.uncertainty`."""
+    runtime: str = ""
+    """What ran the windows: `torch`, `onnx` or `openvino`."""
+    precision: str = ""
+    """Precision of the last window: `float32` or `bfloat16`."""
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]

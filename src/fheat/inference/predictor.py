@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -353,7 +354,9 @@ class Predictor:
             for part in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
-        return restorer.prediction
+            undecided = self.precision == "auto"  # no window had foreground
+            precision = "float32" if undecided else self.precision
+            return replace(restorer.prediction, runtime=self.runtime, precision=precision)
 
     def finish(self, prediction: Prediction) -> None:
         """Change the mask as this predictor was asked to: keep the largest components. It needs no network."""

@@ -96,8 +96,6 @@ class Unwritten:
     prediction: Prediction
     workload: Workload
     unusual: list[Unusual]
-    runtime: str
-    precision: str
     seconds: float
     """Time of the stages so far."""
 
@@ -168,7 +166,7 @@ class Stages:
             to_come = self.to_come.get(read.case.id, 0)
             prediction = predictor.run_windows(read.volume, read.prepared, show, to_come=to_come)
         seconds = read.seconds + time.perf_counter() - begin
-        return Unwritten(read, prediction, workload, unusual, predictor.runtime, predictor.precision, seconds)
+        return Unwritten(read, prediction, workload, unusual, seconds)
 
     def write(self, made: Unwritten) -> Written:
         """Finish the mask, write it with its maps and its picture, and enter it in the journal."""
@@ -191,8 +189,8 @@ class Stages:
             spacing=list(mask.spacing),
             orientation=mask.orientation,
             windows=made.workload.windows,
-            runtime=made.runtime,
-            precision=made.precision,
+            runtime=made.prediction.runtime,
+            precision=made.prediction.precision,
             memory_bound_bytes=made.workload.bound.total,
             memory_parts_bytes=asdict(made.workload.bound),
             seconds=round(made.seconds + time.perf_counter() - begin, 3),
