@@ -236,3 +236,20 @@ def test_a_record_says_what_ran_whatever_another_thread_brings_next(predictor, s
     monkeypatch.setattr(predictor, "_run", Runtime(run.network))
     record = predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
     assert [(scan.runtime, scan.precision) for scan in record.cases] == [("torch", "float32"), ("openvino", "bfloat16")]
+
+
+@pytest.mark.parametrize(("error", "says"), [(RuntimeError(), "RuntimeError"), (ValueError("\n two\nlines"), "two")])
+def test_an_error_that_says_little_refuses_its_scan_alone(predictor, scans, tmp_path, monkeypatch, error, says):
+    unusual = predictor.unusual
+
+    def fails_once(prepared):
+        if "case0" not in seen:
+            seen.append("case0")
+            raise error
+        return unusual(prepared)
+
+    seen = []
+    monkeypatch.setattr(predictor, "unusual", fails_once)
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False)
+    assert [scan.id for scan in record.cases] == ["case1"]
+    assert record.refused["case0"].endswith(f"case0.nii.gz: {says}; give the kind of scan the model was trained on")

@@ -19,6 +19,7 @@ from fheat.inference.device_memory import batch_on, graph_sizes, is_out_of_memor
 from fheat.inference.work import WindowVoxels
 from fheat.ops import kernels
 from fheat.system.capture import capture, rehearse
+from fheat.system.errors import first_line
 
 Precision = Literal["auto", "float32", "bfloat16"]
 LEAST_FOREGROUND: Final = 1000
@@ -180,7 +181,7 @@ class Replay:
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            reason = next(iter(str(error).splitlines()), "")
+            reason = first_line(error)
             warnings.warn(f"this network cannot be captured ({reason}): its launches are not replayed", stacklevel=3)
             return None
         return graph, source, result

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fheat.inference.compilers import Forward, OpenVinoNetwork, compiled_before, compiled_network
 from fheat.inference.replay import Precision, Replay, checked_precision
 from fheat.inference.work import WindowVoxels, macs_per_voxel
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.machine import lacks_bfloat16
 
 RuntimeName = Literal["auto", "torch", "onnx", "openvino"]
@@ -192,7 +192,7 @@ class CompiledRuntime:
                 return
             except Exception as error:  # exporters and compilers raise whatever they like
                 self.network(torch.zeros(1, *shape))  # which raises where such windows are not for this network
-                self._failures[shape] = f"cannot run this network ({_first_line(error)})"
+                self._failures[shape] = f"cannot run this network ({first_line(error)})"
             if self.automatic:
                 warnings.warn(f"{self._compiler} {self._failures[shape]}: torch runs it, slower", stacklevel=3)
         if not self.automatic:
@@ -239,7 +239,3 @@ def choose_runtime(
 def missing_packages(runtime: str) -> list[str]:
     """Return the packages that a runtime needs and that are not installed."""
     return [name for name in PACKAGES[runtime] if find_spec(name) is None]
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -29,7 +29,7 @@ from fheat.io import read_series
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import Series
 from fheat.io.volume import Volume
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.progress import Progress, unwatched
 
 Done = TypeVar("Done")
@@ -256,4 +256,4 @@ def _reason(case: Case, error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return f"{case.images[0]}: there is not enough memory for it; use a smaller --batch or another --device"
-    return f"{case.images[0]}: {str(error).splitlines()[0]}; give the kind of scan the model was trained on"
+    return f"{case.images[0]}: {first_line(error)}; give the kind of scan the model was trained on"
