@@ -182,7 +182,7 @@ def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
 
 @pytest.fixture
 def expected(predictor, monkeypatch):
-    """Numbers of windows that the runtime is told of, with every scan that is measured or segmented."""
+    """Numbers of windows that the runtime is told of: twice where a scan is measured, once where it is segmented."""
     told = []
     monkeypatch.setattr(predictor._run, "expect", lambda voxels, shape: told.append(voxels // prod(SIZE)))
     return told
@@ -194,12 +194,12 @@ def test_scans_to_come_are_those_without_a_mask(predictor, scans, tmp_path, expe
     for overwrite, to_come in ((False, [2, 1, 0]), (False, []), (True, [2, 1, 0])):
         expected.clear()
         predict_folder(predictor, scans, tmp_path / "out", preview=False, overwrite=overwrite)
-        assert expected == [windows * (1 + left) for left in to_come for _ in range(2)]
+        assert expected == [windows * (1 + left) for left in to_come for _ in range(3)]
     (tmp_path / "out" / "case0.nii.gz").unlink()
     (tmp_path / "out" / "case2.nii.gz").unlink()
     expected.clear()
     predict_folder(predictor, scans, tmp_path / "out", preview=False)
-    assert expected == [2 * windows, 2 * windows, windows, windows]  # those of case0, with case2 behind it
+    assert expected == 3 * [2 * windows] + 3 * [windows]  # those of case0, with case2 behind it
 
 
 def test_two_folders_at_once_do_not_count_the_scans_of_each_other(predictor, scans, tmp_path, expected):
@@ -216,7 +216,7 @@ def test_two_folders_at_once_do_not_count_the_scans_of_each_other(predictor, sca
 
     predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
     windows = predictor.sliding(None).count((40, 32, 24))
-    assert expected == [windows * count for count in (2, 1, 1, 1, 2, 1, 1)]
+    assert expected == [windows * count for count in (2, 2, 1, 1, 1, 1, 2, 1, 1, 1)]
 
 
 def test_a_record_says_what_ran_whatever_another_thread_brings_next(predictor, scans, tmp_path, monkeypatch):

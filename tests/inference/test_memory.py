@@ -197,3 +197,15 @@ def test_activations_grow_with_the_batch():
     model = create_model("fheat_seg", patch_size=(32, 32, 32)).eval()
     one, four = (activation_bytes(model, (batch, 1, 32, 32, 32), torch.device("cpu"))[1] for batch in (1, 4))
     assert 3 * one < four < 4.2 * one
+
+
+def test_a_bound_follows_windows_that_are_changed():
+    """Also after the bound of a scan with other windows is known."""
+    volume = Volume(np.zeros((40, 30, 40), dtype=np.int16), np.eye(4))
+    predictor, large = (
+        Predictor(nn.Conv3d(1, 2, 3, padding=1), windows=Windows(size, size), runtime="torch", device="cpu")
+        for size in ((8, 8, 8), (24, 24, 24))
+    )
+    small = predictor.memory(volume).windows
+    predictor.windows = large.windows
+    assert predictor.memory(volume).windows == large.memory(volume).windows > 20 * small

@@ -362,6 +362,18 @@ def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
     assert list(predictor._run._compiled) == [(2, 10, 10, 10)]
 
 
+def test_a_bound_is_that_of_what_runs_after_the_trial_that_it_takes(monkeypatch):
+    """The four windows of the trial are the last ones that were missing until compiling pays."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 27_000 + 4_000)
+    predictor = Predictor(Parts().eval(), windows=Windows((10, 10, 10), (5, 5, 5)))
+    data = np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32)
+    predictor.memory(Volume(data, np.eye(4)))
+    known = predictor.runtime
+    assert predictor.predict(data).runtime == known
+    assert [runtime for runtime, _ in predictor._trials] == ["torch", "openvino"]
+
+
 @pytest.mark.parametrize(("model", "name"), [("la-full", "torch"), ("la-full-l", "openvino")])
 def test_auto_compiles_a_network_that_computes_much_for_few_windows(model, name):
     """Sixteen windows of one LA scan are 15 G multiply-adds of FHEAT-Seg, and 900 G of FHEAT-Seg-L."""

@@ -130,7 +130,7 @@ class Predictor:
         self.wanted_runtime, self.wanted_precision = runtime, precision
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
         self.probabilities, self.uncertainty, self.batch, self.allow = probabilities, uncertainty, batch, tuple(allow)
-        self._trials: dict[tuple[int, str], tuple[int, int]] = {}
+        self._trials: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
         self._program = resident_bytes()
         self._lock = RLock()
         self.sliding(None)
@@ -245,8 +245,9 @@ class Predictor:
         """
         scan, sliding = self._prepared(volume), self.sliding(None)
         with self._lock:
-            self._expect(scan, to_come)
-            channels, activations = self._trial(scan.channels)
+            for _ in range(2):  # the windows of a trial count as done, after which it may pay to compile
+                self._expect(scan, to_come)
+                channels, activations = self._trial(scan.channels)
             classes = 2 if self._one_logit else channels
             program = self._program
         return memory_bound(
@@ -380,11 +381,11 @@ class Predictor:
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
-        if (channels, self.runtime) not in self._trials:
-            sliding = self.sliding(None)
+        shape = (self.batch, channels, *self.windows.size)
+        if (self.runtime, shape) not in self._trials:
             before = resident_bytes()
-            self._run.prepare((channels, *self.windows.size))  # what it holds from now on counts as program
-            shape = (sliding.batch, channels, *self.windows.size)
-            self._trials[channels, self.runtime] = activation_bytes(sliding.forward, shape, self.device)
+            self._run.prepare(shape[1:])  # what it holds from now on counts as program
+            found = activation_bytes(self.sliding(None).forward, shape, self.device)
+            self._trials[self.runtime, shape] = found
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
-        return self._trials[channels, self.runtime]
+        return self._trials[self.runtime, shape]
