@@ -259,6 +259,7 @@ class Predictor:
             activations=activations,
             maps=self.probabilities * classes // (1 + sliding.member_count) + (self.uncertainty is not None),
             components=self.largest_component,
+            device=self.device,
         )
 
     def unusual(self, volume: Volume | PreparedScan) -> list[Unusual]:
