@@ -20,11 +20,13 @@ from fheat.data.inputs import scans_at
 from fheat.data.phantom import phantom
 from fheat.data.read import read_image
 from fheat.inference import runtimes
+from fheat.inference.compilers import COMPILERS, Compiler
 from fheat.inference.windows import Windows
 from fheat.io import Volume, read_nifti, write_nifti
 from fheat.io.dicom import read_dicom
 from fheat.io.dicom_seg import read_dicom_seg
 from fheat.models.card import Window
+from fheat.system import machine
 from tests.io.dicom_series import save as save_series
 from tests.io.dicom_series import slices
 
@@ -193,6 +195,37 @@ def test_a_runtime_that_is_not_installed_is_one_line(model, scans, tmp_path, mon
     words = ["predict", model, str(scans), str(tmp_path / "out"), "--runtime", "openvino"]
     assert main(words) == 3
     assert capsys.readouterr().err == 'fheat: openvino: needs the package openvino; pip install "fheat[export]"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [(["--precision", "bfloat16"], "use --precision float32"), (["--runtime", "openvino"], "use the runtime torch")],
+)
+def test_a_network_that_cannot_be_compiled_is_one_line_and_tried_once(
+    model, scans, tmp_path, monkeypatch, capsys, words, remedy
+):
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(machine, "_cpu_field", lambda name: "avx512_bf16")
+    tried, out = [], tmp_path / "out"
+
+    def build(*given):
+        tried.append(given)
+        raise RuntimeError("no such operation\nat line 1")
+
+    monkeypatch.setitem(COMPILERS, "openvino", Compiler(build, lambda *given: None))
+    command = ["predict", model, str(scans), str(out), "--device", "cpu"]
+    for scan in ([str(scans)], [str(scans / "case0_0000.nii.gz")]):
+        tried.clear()
+        assert main([*command[:2], *scan, *command[3:], *words]) == 3
+        said = capsys.readouterr()
+        assert said.err == f"fheat: openvino: cannot run this network (no such operation); {remedy}\n"
+        assert (said.out, len(tried), out.exists()) == ("", 1, False)
+    assert main([*command, "--runtime", "torch"]) == 0
+    write_nifti(phantom(2, (40, 32, 24)).image, scans / "case2_0000.nii.gz")
+    assert main([*command, *words, "--runtime", "openvino", "--changed", "refuse"]) == 3  # all but the last are refused
+    record = json.loads((out / "run-2.json").read_text())
+    assert (record["complete"], list(record["refused"]), record["cases"]) == (False, ["case0", "case1"], [])
+    assert "cannot run this network" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -95,6 +95,26 @@ def test_replayed_windows_are_those_of_the_network():
     replay(torch.randn(8, 1, 32, 32, 32, device="cuda"))
 
 
+def test_memory_that_runs_out_leaves_a_quarter_of_the_windows_and_the_same_output():
+    """The share that torch may take is cut to what four windows need, which the bound on free memory does not know."""
+    model = create_model("fheat_seg_l", patch_size=(64, 64, 64)).cuda().eval()
+    x = torch.randn(16, 1, 64, 64, 64, device="cuda")
+    with torch.no_grad():
+        expected = torch.cat([model(part) for part in x.split(2)])
+        torch.cuda.reset_peak_memory_stats()
+        model(x[:4])
+        four = torch.cuda.max_memory_allocated()
+    torch.cuda.empty_cache()
+    try:
+        torch.cuda.set_per_process_memory_fraction(2 * four / torch.cuda.get_device_properties(0).total_memory)
+        replay = Replay(model, "float32", batch=16)
+        with pytest.warns(UserWarning, match="no memory for 16 windows at a time"):
+            assert torch.allclose(replay(x), expected, rtol=1e-3, atol=1e-3)
+        assert torch.allclose(replay(x), expected, rtol=1e-3, atol=1e-3)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 class AsksTheHost(torch.nn.Module):
     def forward(self, x):
         return torch.cat([x, x * float(x.mean())], dim=1)

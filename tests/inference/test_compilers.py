@@ -2,13 +2,16 @@
 
 import copy
 import random
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
-from fheat.inference.compilers import COMPILERS, Compiler, compiled_before, compiled_network
+from fheat import create_model
+from fheat.inference.compilers import COMPILERS, Compiler, _kind, compiled_before, compiled_network
 from fheat.inference.runtimes import VOXELS_WORTH_COMPILING, CompiledRuntime
+from fheat.models.ensemble import Ensemble
 from fheat.system.cache import cached
 from tests.inference.test_runtimes import network
 
@@ -29,6 +32,27 @@ def without_compiler(monkeypatch):
         raise AssertionError("it was compiled")
 
     monkeypatch.setitem(COMPILERS, "openvino", Compiler(build, COMPILERS["openvino"].open))
+
+
+@torch.no_grad()
+def test_networks_that_differ_in_an_option_alone_are_not_taken_for_each_other():
+    """What an ensemble returns, and how Light-UNETR orders its tokens, is neither printed by torch nor a weight."""
+    members = [nn.Conv3d(1, 2, 3, padding=1) for _ in range(2)]
+    ensembles = {options: Ensemble(members, regions=options[0]) for options in product((False, True), repeat=2)}
+    for (_, every), ensemble in ensembles.items():
+        ensemble.every = every
+    plain, scrambled = (create_model("light_unetr", patch_size=SHAPE[1:], scramble=way) for way in (False, True))
+    scrambled.load_state_dict(plain.state_dict())
+    networks = [*ensembles.values(), plain, scrambled]
+    assert len({_kind("openvino", one) for one in networks}) == len(networks)
+    assert [_kind("openvino", copy.deepcopy(one)) for one in networks] == [_kind("openvino", one) for one in networks]
+    assert _kind("openvino", nn.Sequential(nn.GELU())) != _kind("openvino", nn.Sequential(nn.GELU("tanh")))
+    compiled_network("openvino", ensembles[False, False], SHAPE, "float32", 1)
+    x = torch.randn(1, *SHAPE)
+    for ensemble in list(ensembles.values())[1:]:
+        found, expected = compiled_network("openvino", ensemble, SHAPE, "float32", 1)(x), ensemble(x)
+        assert found.shape == expected.shape
+        assert (found - expected).abs().max() < 1e-4
 
 
 @pytest.mark.slow

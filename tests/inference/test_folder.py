@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 from fheat import BadInput, Card, Predictor, create_model, save
 from fheat.data.appearance import Appearance, Looks, unusual_text
 from fheat.data.phantom import phantom
-from fheat.inference import folder
-from fheat.inference.folder import expecting, predict_folder
+from fheat.inference.folder import predict_folder
 from fheat.inference.predictor import UnusualScan
+from fheat.inference.runtimes import TorchRuntime
 from fheat.inference.stages import FolderWatcher
 from fheat.io import Volume, read_nifti, write_nifti
 
@@ -179,15 +180,76 @@ def test_two_scans_of_one_name_are_refused(predictor, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_only_scans_without_a_mask_are_announced(predictor, scans, tmp_path, monkeypatch):
-    announced = []
+@pytest.fixture
+def expected(predictor, monkeypatch):
+    """Numbers of windows that the runtime is told of: twice where a scan is measured, once where it is segmented."""
+    told = []
+    monkeypatch.setattr(predictor._run, "expect", lambda voxels, shape: told.append(voxels // prod(SIZE)))
+    return told
 
-    def heard(predictor, count):
-        announced.append(count)
-        return expecting(predictor, count)
 
-    monkeypatch.setattr(folder, "expecting", heard)
-    for overwrite in (False, False, True):
-        predict_folder(predictor, scans, tmp_path / "out", overwrite=overwrite)
-    assert announced == [3, 1, 3]  # one cannot be read, and has no mask
-    assert predictor.scans_behind == 0
+def test_scans_to_come_are_those_without_a_mask(predictor, scans, tmp_path, expected):
+    windows = predictor.sliding(None).count((40, 32, 24))
+    write_nifti(phantom(2, (40, 32, 24)).image, scans / "case2.nii.gz")
+    for overwrite, to_come in ((False, [2, 1, 0]), (False, []), (True, [2, 1, 0])):
+        expected.clear()
+        predict_folder(predictor, scans, tmp_path / "out", preview=False, overwrite=overwrite)
+        assert expected == [windows * (1 + left) for left in to_come for _ in range(3)]
+    (tmp_path / "out" / "case0.nii.gz").unlink()
+    (tmp_path / "out" / "case2.nii.gz").unlink()
+    expected.clear()
+    predict_folder(predictor, scans, tmp_path / "out", preview=False)
+    assert expected == 3 * [2 * windows] + 3 * [windows]  # those of case0, with case2 behind it
+
+
+def test_two_folders_at_once_do_not_count_the_scans_of_each_other(predictor, scans, tmp_path, expected):
+    """The second run goes on in whole while the first one segments its first scan, as from another thread."""
+    (scans / "bad.nii.gz").unlink()
+    write_nifti(phantom(3, (40, 32, 24)).image, tmp_path / "other" / "one.nii.gz")
+
+    class Meanwhile(FolderWatcher):
+        def segmenting(self, case, workload):
+            if case == "case0":
+                predict_folder(predictor, tmp_path / "other", tmp_path / "masks", preview=False)
+                predictor.segment(tmp_path / "other" / "one.nii.gz")
+            return super().segmenting(case, workload)
+
+    predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
+    windows = predictor.sliding(None).count((40, 32, 24))
+    assert expected == [windows * count for count in (2, 2, 1, 1, 1, 1, 2, 1, 1, 1)]
+
+
+def test_a_record_says_what_ran_whatever_another_thread_brings_next(predictor, scans, tmp_path, monkeypatch):
+    """Right after the windows of a scan, many of another one are announced, which OpenVINO or bfloat16 would run."""
+    (scans / "bad.nii.gz").unlink()
+    run = predictor._run
+
+    class Runtime(TorchRuntime):
+        name, precision = "torch", "auto"  # as on a GPU, before a window with foreground has decided it
+
+    class Meanwhile(FolderWatcher):
+        @contextmanager
+        def segmenting(self, case, workload):
+            yield lambda done, total: None
+            predictor._run.name, predictor._run.precision = "openvino", "bfloat16"
+
+    monkeypatch.setattr(predictor, "_run", Runtime(run.network))
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=Meanwhile())
+    assert [(scan.runtime, scan.precision) for scan in record.cases] == [("torch", "float32"), ("openvino", "bfloat16")]
+
+
+@pytest.mark.parametrize(("error", "says"), [(RuntimeError(), "RuntimeError"), (ValueError("\n two\nlines"), "two")])
+def test_an_error_that_says_little_refuses_its_scan_alone(predictor, scans, tmp_path, monkeypatch, error, says):
+    unusual = predictor.unusual
+
+    def fails_once(prepared):
+        if "case0" not in seen:
+            seen.append("case0")
+            raise error
+        return unusual(prepared)
+
+    seen = []
+    monkeypatch.setattr(predictor, "unusual", fails_once)
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False)
+    assert [scan.id for scan in record.cases] == ["case1"]
+    assert record.refused["case0"].endswith(f"case0.nii.gz: {says}; give the kind of scan the model was trained on")

@@ -132,10 +132,19 @@ def coarse_scan(shape, spacing, to):
     return volume, Preprocessing(spacing=to).scan(volume)
 
 
-def bound_of(scan, classes):
+def bound_of(scan, classes, device="cpu", activations=0):
     sliding = SlidingWindow(nn.Identity(), Windows((96, 96, 96), (48, 48, 48)))
-    parts = {"program": 0, "activations": 0, "maps": 0, "components": False}
+    parts = {"program": 0, "activations": activations, "maps": 0, "components": False, "device": torch.device(device)}
     return sliding, memory_bound(sliding, scan, 2 * np.prod(scan.source_shape), classes=classes, **parts)
+
+
+def test_what_is_on_a_gpu_is_no_memory_of_this_machine():
+    """Sixteen windows of a large network would refuse a scan that needs none of it here."""
+    scan = coarse_scan((192, 142, 88), (1, 1, 1), (1, 1, 1))[1]
+    here, there = (bound_of(scan, 2, device, activations=30 * 2**30)[1] for device in ("cpu", "cuda"))
+    assert (there.slab, there.windows) == (0, 0)
+    assert there == replace(here, slab=0, windows=0)
+    assert here.total > 30 * 2**30 > 100 * there.total
 
 
 @pytest.mark.parametrize(
@@ -197,3 +206,15 @@ def test_activations_grow_with_the_batch():
     model = create_model("fheat_seg", patch_size=(32, 32, 32)).eval()
     one, four = (activation_bytes(model, (batch, 1, 32, 32, 32), torch.device("cpu"))[1] for batch in (1, 4))
     assert 3 * one < four < 4.2 * one
+
+
+def test_a_bound_follows_windows_that_are_changed():
+    """Also after the bound of a scan with other windows is known."""
+    volume = Volume(np.zeros((40, 30, 40), dtype=np.int16), np.eye(4))
+    predictor, large = (
+        Predictor(nn.Conv3d(1, 2, 3, padding=1), windows=Windows(size, size), runtime="torch", device="cpu")
+        for size in ((8, 8, 8), (24, 24, 24))
+    )
+    small = predictor.memory(volume).windows
+    predictor.windows = large.windows
+    assert predictor.memory(volume).windows == large.memory(volume).windows > 20 * small

@@ -357,3 +357,13 @@ def test_mistakes_are_named(tmp_path):
     for bad in ({"kind": "window"}, {"kind": "window", "low": 2, "high": 1}, {"low": 1}, {"nonzero": True}):
         with pytest.raises(ValueError):
             Intensity(**bad)
+
+
+def test_a_network_with_one_output_needs_a_region():
+    """As a class it would be the background everywhere, without a word."""
+    network, data = nn.Conv3d(1, 1, 1), np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+    options = {"windows": Windows((8, 8, 8), (8, 8, 8)), "device": "cpu", "runtime": "torch"}
+    with pytest.raises(ValueError, match="one output channel, which is the background: give a card with regions"):
+        Predictor(network, **options).segment(data)
+    mask = Predictor(network, **options, card=Card(regions=(1,))).segment(data)
+    assert np.array_equal(mask, (network(torch.from_numpy(data)[None, None])[0, 0] > 0).numpy())

@@ -17,9 +17,8 @@ from fheat.inference import replay as replay_module
 from fheat.inference import runtimes
 from fheat.inference.compilable import compilable
 from fheat.inference.compilers import COMPILERS, Compiler
-from fheat.inference.folder import expecting
 from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay, unrounded_convolutions
-from fheat.inference.runtimes import FASTEST, CompiledRuntime, choose_runtime
+from fheat.inference.runtimes import FASTEST, CompiledRuntime, UnusableRuntime, choose_runtime
 from fheat.inference.windows import Windows
 from fheat.io import Volume
 from fheat.nn.fheat import FHEAT
@@ -315,12 +314,6 @@ def test_graphs_that_are_there_are_used_for_any_number_of_windows():
     assert replay.precision == "auto"
 
 
-@pytest.mark.parametrize(("batch", "filled"), [(16, [4, 4, 16, 16]), (4, [1, 4, 5, 16]), (1, [1, 4, 5, 16])])
-def test_graphs_have_two_sizes_and_more_than_a_batch_is_not_filled_up(batch, filled):
-    replay = Replay(nn.Identity(), batch=batch)
-    assert [replay._filled(count) for count in (1, 4, 5, 16)] == filled
-
-
 def test_bfloat16_on_a_cpu_is_compiled_for_any_number_of_windows():
     pytest.importorskip("openvino")
     runtime = choose_runtime(Parts().eval(), "auto", CPU, "bfloat16")
@@ -344,12 +337,10 @@ def test_a_folder_of_scans_is_compiled_for_before_its_first_scan(monkeypatch):
     volume = Volume(np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32), np.eye(4))
     predictor.memory(volume)  # 27 windows of 1000 voxels
     assert predictor.runtime == "torch"
-    with expecting(predictor, 2):
-        predictor.memory(volume)
-        assert predictor.runtime == "torch"
-    with expecting(predictor, 3):
-        predictor.memory(volume)
-        assert predictor.runtime == "openvino"
+    predictor.memory(volume, to_come=1)
+    assert predictor.runtime == "torch"
+    predictor.memory(volume, to_come=2)
+    assert predictor.runtime == "openvino"
 
 
 def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
@@ -369,6 +360,18 @@ def test_auto_compiles_from_where_it_is_worth_it(monkeypatch):
     predictor.segment(data)
     assert predictor.runtime == "openvino"
     assert list(predictor._run._compiled) == [(2, 10, 10, 10)]
+
+
+def test_a_bound_is_that_of_what_runs_after_the_trial_that_it_takes(monkeypatch):
+    """The four windows of the trial are the last ones that were missing until compiling pays."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 27_000 + 4_000)
+    predictor = Predictor(Parts().eval(), windows=Windows((10, 10, 10), (5, 5, 5)))
+    data = np.random.default_rng(0).normal(size=(20, 20, 20, 2)).astype(np.float32)
+    predictor.memory(Volume(data, np.eye(4)))
+    known = predictor.runtime
+    assert predictor.predict(data).runtime == known
+    assert [runtime for runtime, _ in predictor._trials] == ["torch", "openvino"]
 
 
 @pytest.mark.parametrize(("model", "name"), [("la-full", "torch"), ("la-full-l", "openvino")])
@@ -417,8 +420,28 @@ def test_a_network_that_cannot_be_compiled_runs_in_torch(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         automatic(x)
-    with pytest.raises(BadInput, match=r"openvino: cannot run this network .*; use the runtime torch"):
-        CompiledRuntime(Unexportable(), "openvino")(x)
+    explicit = CompiledRuntime(Unexportable(), "openvino")
+    refused = r"openvino: cannot run this network .*; use the runtime torch"
+    with pytest.raises(UnusableRuntime, match=refused):
+        explicit(x)
+    monkeypatch.setattr(runtimes, "compiled_network", None)  # which is not called again
+    with pytest.raises(UnusableRuntime, match=refused):
+        explicit(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("automatic", [False, True])
+def test_windows_that_a_network_does_not_take_say_nothing_of_its_compiler(automatic, monkeypatch):
+    """A scan with three channels for a network that takes two is refused, and the next scan is segmented."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "VOXELS_WORTH_COMPILING", 0)
+    model = Parts().eval()
+    runtime = CompiledRuntime(model, "openvino", automatic=automatic)
+    with pytest.raises(RuntimeError, match="channels"):
+        runtime.prepare((3, 10, 8, 6))
+    x = torch.randn(1, 2, 10, 8, 6)
+    assert (runtime(x) - model(x)).abs().max() < 1e-4
+    assert runtime.name == "openvino"
 
 
 @torch.no_grad()

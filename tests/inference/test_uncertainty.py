@@ -213,3 +213,13 @@ def test_names_that_would_collide_are_refused_before_the_first_scan(models, tmp_
     predictor = Predictor(models[0], device="cpu", probabilities=True)
     with pytest.raises(BadInput, match="which would both write a_probabilities"):
         predictor.segment_folder(tmp_path / "scans", tmp_path / "out")
+
+
+def test_the_network_of_a_predictor_that_looks_at_members_can_be_used_again(scan):
+    """Its ensemble returns every member behind the mean, which are no classes to a predictor that asks for none."""
+    ensemble = Ensemble([network(seed) for seed in range(3)])
+    expected = Predictor(ensemble, **OPTIONS).segment(scan).data
+    looking = Predictor(ensemble, **OPTIONS, uncertainty="disagreement")
+    for again in (Predictor(looking.network, **OPTIONS), Predictor(looking.network, **OPTIONS, uncertainty="entropy")):
+        assert np.array_equal(again.segment(scan).data, expected)
+    assert np.array_equal(looking.segment(scan).data, expected)

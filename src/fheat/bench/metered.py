@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fheat.bench.stored import as_they_are
-from fheat.inference.folder import expecting, predict_folder
+from fheat.inference.folder import predict_folder
 from fheat.inference.memory import peak_bytes
 from fheat.inference.predictor import Predictor
 from fheat.inference.sliding import SlidingWindow
@@ -123,8 +123,8 @@ def _warm_up(predictor: Predictor, order: Order) -> None:
     predictor.memory(scan)  # before all else, as what the network loads now is part of the bound
     a, b, c = order["shape"]
     grid: Triple = (a, b, c)
-    with expecting(predictor, -(-order["count"] * windows.count(grid) // windows.count((x, y, z)))):
-        predictor.segment(scan, check=False)
+    cohort = -(-order["count"] * windows.count(grid) // windows.count((x, y, z)))  # as a number of scans like this one
+    predictor.run_windows(scan, predictor.scan(scan), to_come=cohort - 1)
 
 
 if __name__ == "__main__":

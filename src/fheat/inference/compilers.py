@@ -2,8 +2,8 @@
 
 Compiling takes two steps: `build` turns the network into bytes, which takes seconds, and `open` turns the bytes into a
 function. Bytes are kept in the cache only after the function was compared with the network, under a key of all that
-they depend on: weights and layers, the shape of the windows, precision and threads, the source code of fheat that
-describes networks, the versions of the libraries, and the processor.
+they depend on: weights, layers and their options, the shape of the windows, precision and threads, the source code of
+fheat that describes networks, the versions of the libraries, and the processor.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable
-from fheat.inference.ledger import weights_digest
+from fheat.inference.ledger import options_text, weights_digest
 from fheat.nn.layers import has_hooks
 from fheat.system.cache import is_cached, read_cached, write_cached
 from fheat.system.machine import installed_version, processor_features
@@ -246,7 +246,7 @@ def _kind(compiler: str, network: nn.Module) -> str | None:
             return None
         if has_hooks(module) or "forward_features" in vars(module):
             return None
-    return f"{compiler}-{weights_digest(network).hexdigest()[:16]}"
+    return f"{compiler}-{weights_digest(network, options_text(network)).hexdigest()[:16]}"
 
 
 def _key(plan: Plan) -> str:
@@ -264,7 +264,8 @@ def _source_sha256() -> str:
     inference = Path(__file__).parent
     rooms = [sorted((inference.parent / room).glob("*.py")) for room in ("ops", "nn", "networks", "gates")]
     digest = hashlib.sha256()
-    own = [inference / "channels_last.py", inference / "compilable.py", Path(__file__)]
+    ensemble = inference.parent / "models" / "ensemble.py"
+    own = [inference / "channels_last.py", inference / "compilable.py", Path(__file__), ensemble]
     for file in [*own, *(file for room in rooms for file in room)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()

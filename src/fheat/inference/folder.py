@@ -15,6 +15,7 @@ from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
 from fheat.inference.overlap import Overlap
 from fheat.inference.predictor import MaskFormat, Predictor
 from fheat.inference.record import PredictionRecord, SegmentedScan, new_record
+from fheat.inference.runtimes import UnusableRuntime
 from fheat.inference.stages import FolderWatcher, Stages
 from fheat.system.files import write_file
 from fheat.system.signals import finishing
@@ -75,8 +76,8 @@ def predict_folder(
     `target`, or run-2.json, ... where that exists, also where the run is interrupted; a single scan that is refused
     leaves nothing behind. A signal that asks to stop does
     so after the scan in work, or within it after `system.signals.GRACE` seconds; a mask that is being written behind it
-    is waited for. Raises `BadInput` where no scan can be read or a mask would replace a scan, and `ValueError` for
-    DICOM SEG without DICOM.
+    is waited for. Raises `BadInput` where no scan can be read or a mask would replace a scan, and at the first scan
+    where the runtime that was asked for cannot run the network; and `ValueError` for DICOM SEG without DICOM.
     """
     heard = watcher or FolderWatcher()
     maps = tuple(name for name in MAPS if getattr(predictor, name))
@@ -89,23 +90,16 @@ def predict_folder(
         record.command = command
         tell_skipped(record, found, heard)
         ledger, journal = Ledger(masks.folder), record.journal(masks.folder)
-        stages = Stages(predictor, masks, heard, journal)
-
-        new = sum(overwrite or not masks.path(case).exists() for case in cases)
-        with expecting(predictor, new), _results(cases, stages, ledger, record.making, overlap) as (made, left):
+        stages = Stages(predictor, masks, heard, journal, _to_come(cases, masks))
+        with _results(cases, stages, ledger, record.making, overlap) as (made, left):
             fill_record(record, cases, masks, made, heard, ledger, journal, left)
     return record
 
 
-@contextmanager
-def expecting(predictor: Predictor, scans: int) -> Iterator[None]:
-    """Let what runs the windows know, within the block, that about so many scans come: it may then pay to compile the
-    network for the first of them."""
-    predictor.scans_behind = max(scans - 1, 0)
-    try:
-        yield
-    finally:
-        predictor.scans_behind = 0
+def _to_come(cases: Sequence[Case], masks: Masks) -> dict[str, int]:
+    """Return about how many scans will be segmented after each one, by its name: those that have no mask yet."""
+    new = [masks.overwrite or not masks.path(case).exists() for case in cases]
+    return {case.id: sum(new[number:]) for number, case in enumerate(cases, start=1)}
 
 
 Left = Callable[[], Iterable[Result]]
@@ -167,8 +161,9 @@ def fill_record(
     """Enter what became of each case, in the order of the cases, and write the record, also after an interruption.
 
     The journal has all masks of `results` already. After an interruption, `left` yields those that are still written.
+    Where the runtime cannot run the network and nothing was done, there is no record.
     """
-    begin, worked = time.monotonic(), 0
+    begin, worked, wanted = time.monotonic(), 0, True
     watcher.progressed(0, len(cases), None)
     try:
         for done, result in enumerate(results, start=1):
@@ -177,6 +172,9 @@ def fill_record(
             pace = (time.monotonic() - begin) / worked if worked else None
             watcher.progressed(done, len(cases), None if pace is None else pace * (len(cases) - done))
         record.complete = True
+    except UnusableRuntime:
+        wanted = record.scans > 0
+        raise
     finally:
         written = True
         try:
@@ -186,7 +184,8 @@ def fill_record(
             written = isinstance(error, Exception)  # else nobody waits for the mask, which only the journal will have
             raise
         finally:
-            _write_record(record, cases, masks, ledger)
+            if wanted:
+                _write_record(record, cases, masks, ledger)
             if written:
                 journal.remove()
 

@@ -13,8 +13,10 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Lock
+from types import FunctionType
 from typing import Any, Final, Literal
 
 import torch
@@ -186,6 +188,34 @@ def weights_digest(network: nn.Module, facts: str = "") -> "hashlib._Hash":
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest
+
+
+def options_text(network: nn.Module) -> str:
+    """Return the options of all layers, which a forward pass may read: plain values and functions by their names.
+
+    Torch prints most of its own, but not those of other layers, such as whether an ensemble returns its members.
+    """
+    usual = vars(nn.Module())
+    layers = ((name, vars(layer)) for name, layer in network.named_modules())
+    return "\n".join(
+        f"{name}.{option}={value!r}"
+        for name, options in layers
+        for option, value in sorted((key, _named(value)) for key, value in options.items() if key not in usual)
+        if _is_plain(value)
+    )
+
+
+def _named(value: Any) -> Any:
+    """Return the name of a function, and anything else as it is."""
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, FunctionType) else value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, chain(value, value.values())))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype)
 
 
 def scan_sha256(images: Sequence[Path], files: Sequence[Path] = ()) -> tuple[str, ...]:

@@ -48,11 +48,11 @@ class MemoryBound:
     statistics: int
     """A copy of one channel, and a byte per voxel where zeros are left out, while mean and deviation are measured."""
     slab: int
-    """(C + K + 1) float32 values per voxel of the planes held, and one more while they move."""
+    """(C + K + 1) float32 values per voxel of the planes held, and one more while they move; none with a GPU."""
     planes: int
     """Memory of the planes being read from the scan or brought back to it."""
     windows: int
-    """Memory of the tensors alive during one forward pass of a batch."""
+    """Memory of the tensors alive during one forward pass of a batch; none with a GPU."""
     maps: int
     """Memory of probabilities and uncertainty on the scan's voxels, where they are wanted."""
     components: int
@@ -96,6 +96,7 @@ def memory_bound(
     activations: int,
     maps: int,
     components: bool,
+    device: torch.device,
 ) -> MemoryBound:
     """Add up what a prediction of `scan` holds.
 
@@ -108,7 +109,9 @@ def memory_bound(
         activations: number of bytes that `activation_bytes` measured for one batch.
         maps: number of float32 values per voxel of the scan that are kept beside the mask.
         components: whether the largest components are found afterwards.
+        device: where the network runs; the slab and the windows on a GPU take nothing from this machine.
     """
+    here = device.type != "cuda"
     axis = sliding.axis(scan.shape)
     lengths = [max(length, size) for length, size in zip(scan.shape, sliding.windows.size, strict=True)]
     section = prod(lengths) // lengths[axis]
@@ -125,9 +128,9 @@ def memory_bound(
         reading=stored // scan.channels,
         mask=prod(scan.source_shape),
         statistics=_statistics_bytes(scan, stored),
-        slab=(scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
+        slab=here * (scan.channels + classes + 2) * sliding.depth(scan.shape) * section * _FLOAT32_BYTES,
         planes=_PLANE_COPIES * at_once * plane * _FLOAT32_BYTES,
-        windows=activations,
+        windows=here * activations,
         maps=maps * prod(scan.source_shape) * _FLOAT32_BYTES,
         components=_COMPONENT_BYTES * prod(scan.source_shape) if components else 0,
         picture=_PICTURE_BYTES,

@@ -47,6 +47,10 @@ class Prediction:
     """Probability of every class or region, (X, Y, Z, K) float32."""
     uncertainty: Volume | None = None
     """Uncertainty from 0 to 1, (X, Y, Z) float32; see `fheat.inference.uncertainty`."""
+    runtime: str = ""
+    """What ran the windows: `torch`, `onnx` or `openvino`."""
+    precision: str = ""
+    """Precision of the last window: `float32` or `bfloat16`."""
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]
@@ -132,6 +136,8 @@ class Restorer:
     def _write(self, values: Tensor, stop: int) -> None:
         """Write what is wanted of the next planes, which are on the scan's voxels."""
         mean, *members = values.chunk(1 + self._members)
+        if len(mean) == 1 and not self._regions:
+            raise ValueError("the network has one output channel, which is the background: give a card with regions")
         self._put(self._labels, paint(mean, self._regions), stop)
         if self._wants_probabilities:
             if self._probabilities is None:  # the number of classes is known with the first planes

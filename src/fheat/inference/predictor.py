@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from fheat.data.appearance import Looks, Unusual, unusual_text
 from fheat.data.plausible import Allowance, check_plausible, oddities
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire, retire_in_place
+from fheat.inference.images import as_volume, check_numbers
 from fheat.inference.ledger import model_sha256
 from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
 from fheat.inference.one_logit import one_logit
@@ -27,7 +29,6 @@ from fheat.inference.runtimes import RuntimeName, choose_runtime
 from fheat.inference.sliding import Activation, SlidingWindow
 from fheat.inference.uncertainty import UncertaintyKind, groups_of, measure_of
 from fheat.inference.windows import Weights, Windows
-from fheat.io import read_volume
 from fheat.io.volume import Volume
 from fheat.models.card import Card
 from fheat.models.ensemble import load_ensemble, sources_of
@@ -129,8 +130,7 @@ class Predictor:
         self.wanted_runtime, self.wanted_precision = runtime, precision
         self.weights, self.flips, self.largest_component = weights, flips, largest_component
         self.probabilities, self.uncertainty, self.batch, self.allow = probabilities, uncertainty, batch, tuple(allow)
-        self._trials: dict[tuple[int, str], tuple[int, int]] = {}
-        self.scans_behind = 0  # that are known to come after the next one
+        self._trials: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
         self._program = resident_bytes()
         self._lock = RLock()
         self.sliding(None)
@@ -238,12 +238,16 @@ class Predictor:
         if "implausible-spacing" not in self.allow:
             check_plausible(name, self.preprocessing.scan(volume), self.card.appearance)
 
-    def memory(self, volume: Volume | PreparedScan) -> MemoryBound:
-        """Return a bound on the memory that `segment` holds, without segmenting the volume."""
+    def memory(self, volume: Volume | PreparedScan, *, to_come: int = 0) -> MemoryBound:
+        """Return a bound on the memory that `segment` holds, without segmenting the volume.
+
+        `to_come` is the number of scans that are known to come after it: it may then pay to compile the network now.
+        """
         scan, sliding = self._prepared(volume), self.sliding(None)
         with self._lock:
-            self._expect(scan)
-            channels, activations = self._trial(scan.channels)
+            for _ in range(2):  # the windows of a trial count as done, after which it may pay to compile
+                self._expect(scan, to_come)
+                channels, activations = self._trial(scan.channels)
             classes = 2 if self._one_logit else channels
             program = self._program
         return memory_bound(
@@ -255,6 +259,7 @@ class Predictor:
             activations=activations,
             maps=self.probabilities * classes // (1 + sliding.member_count) + (self.uncertainty is not None),
             components=self.largest_component,
+            device=self.device,
         )
 
     def unusual(self, volume: Volume | PreparedScan) -> list[Unusual]:
@@ -276,8 +281,7 @@ class Predictor:
 
     def scan(self, volume: Volume, preprocessing: Preprocessing | None = None) -> PreparedScan:
         """Return the volume as the network sees it."""
-        if volume.data.dtype.kind == "f" and not _fits_float32(volume.data):
-            raise ValueError("the image holds NaN, infinity or numbers beyond float32: replace them first")
+        check_numbers(volume)
         scan = (preprocessing or self.preprocessing).scan(volume)
         if self.spec is not None and scan.channels != self.spec.in_channels:
             raise ValueError(f"the image has {scan.channels} channels and the network takes {self.spec.in_channels}")
@@ -313,7 +317,7 @@ class Predictor:
         if states_its_place and affine is not None:
             raise ValueError("affine is for arrays: this image says itself where it lies")
         on_the_grid = not states_its_place and affine is None
-        volume = _as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
+        volume = as_volume(image, np.diag([*(self.preprocessing.spacing or (1, 1, 1)), 1]) if on_the_grid else affine)
         name = str(image) if isinstance(image, str | Path) else "the scan"
         if not on_the_grid:
             self.check_plausible(volume, name)
@@ -324,10 +328,15 @@ class Predictor:
         self.finish(prediction)
         return prediction
 
-    def run_windows(self, volume: Volume, scan: PreparedScan, progress: Progress | None = None) -> Prediction:
-        """Return what the network says of a volume that `scan` has prepared, without the work of `finish`."""
+    def run_windows(
+        self, volume: Volume, scan: PreparedScan, progress: Progress | None = None, *, to_come: int = 0
+    ) -> Prediction:
+        """Return what the network says of a volume that `scan` has prepared, without the work of `finish`.
+
+        `to_come` is that of `memory`.
+        """
         with self._lock:  # a runtime may use the memory of its output again with the next window
-            self._expect(scan)
+            self._expect(scan, to_come)
             self._run.prepare((scan.channels, *self.windows.size))
             sliding = self.sliding(progress)
             axis = sliding.axis(scan.shape)
@@ -347,8 +356,9 @@ class Predictor:
             for part in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
-            self.scans_behind = max(self.scans_behind - 1, 0)
-        return restorer.prediction
+            undecided = self.precision == "auto"  # no window had foreground
+            precision = "float32" if undecided else self.precision
+            return replace(restorer.prediction, runtime=self.runtime, precision=precision)
 
     def finish(self, prediction: Prediction) -> None:
         """Change the mask as this predictor was asked to: keep the largest components. It needs no network."""
@@ -363,37 +373,20 @@ class Predictor:
         x, y, z = self.spec.patch_size
         return Windows((x, y, z), (max(x // 2, 1), max(y // 2, 1), max(z // 2, 1)))
 
-    def _expect(self, scan: PreparedScan) -> None:
-        """Tell the runtime how many voxels of windows come: those of the scan, and as many of each behind it."""
-        count = self.sliding(None).count(scan.shape) * (1 + self.scans_behind) * (8 if self.flips else 1)
+    def _expect(self, scan: PreparedScan, to_come: int) -> None:
+        """Tell the runtime how many voxels of windows come: those of the scan, and as many of each after it."""
+        count = self.sliding(None).count(scan.shape) * (1 + to_come) * (8 if self.flips else 1)
         size, before = self.windows.size, resident_bytes()
         self._run.expect(count * prod(size), (scan.channels, *size))
         self._program += max(resident_bytes() - before, 0)  # libraries that load where a small window is tried
 
     def _trial(self, channels: int) -> tuple[int, int]:
         """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
-        if (channels, self.runtime) not in self._trials:
-            sliding = self.sliding(None)
+        shape = (self.batch, channels, *self.windows.size)
+        if (self.runtime, shape) not in self._trials:
             before = resident_bytes()
-            self._run.prepare((channels, *self.windows.size))  # what it holds from now on counts as program
-            shape = (sliding.batch, channels, *self.windows.size)
-            self._trials[channels, self.runtime] = activation_bytes(sliding.forward, shape, self.device)
+            self._run.prepare(shape[1:])  # what it holds from now on counts as program
+            found = activation_bytes(self.sliding(None).forward, shape, self.device)
+            self._trials[self.runtime, shape] = found
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
-        return self._trials[channels, self.runtime]
-
-
-def _as_volume(image: Volume | SpatialImage | str | Path | NDArray[Any] | Tensor, affine: ArrayLike | None) -> Volume:
-    """Return the image with its place; an array without affine gets the identity."""
-    if isinstance(image, Volume):
-        return image
-    if isinstance(image, str | Path):
-        return read_volume(image)
-    if isinstance(image, SpatialImage):
-        return Volume.from_nibabel(image)
-    array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
-    return Volume(array, np.eye(4) if affine is None else np.asarray(affine, dtype=np.float64))
-
-
-def _fits_float32(data: NDArray[Any]) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.array([data.min(), data.max()]).astype(np.float32)).all())
+        return self._trials[self.runtime, shape]

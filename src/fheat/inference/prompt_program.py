@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 from torch import Tensor
 
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, read_capped
 from fheat.system.settings import Section, reason_of
 from fheat.system.trust import is_trusting
@@ -158,10 +158,8 @@ class PromptProgram:
         try:
             result = self._call(inputs)
         except Exception as error:  # whatever a program of somebody else raises
-            reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-            raise BadInput(
-                self.path, f"cannot be run ({reason[:200]})", "check size and shapes in the adapter"
-            ) from None
+            reason = first_line(error)[:200]
+            raise BadInput(self.path, f"cannot be run ({reason})", "check size and shapes in the adapter") from None
         if result.ndim < 2 or math.prod(result.shape[:-2]) != 1:
             raise BadInput(
                 self.path, f"returns shape {result.shape}, not one mask", "name another output in the adapter"
@@ -189,7 +187,7 @@ def _load_onnx(path: Path, content: bytes, output: str | None) -> tuple[list[str
     except BadInput:
         raise
     except Exception as error:  # onnxruntime has many kinds of errors and no common one
-        reason = (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
+        reason = first_line(error)[:200]
         raise BadInput(path, f"is no ONNX model that can be run ({reason})", "export it again, in one file") from None
     outputs = [one.name for one in session.get_outputs()]
     if output is not None and output not in outputs:
@@ -219,7 +217,7 @@ def _load_exported(path: Path, content: bytes, output: str | None) -> tuple[list
         program = torch.export.load(BytesIO(content))
         module = program.module()
     except Exception as error:  # a file that is no program fails anywhere
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        reason = first_line(error)[:200]
         raise BadInput(path, f"is no program of torch.export ({reason})", "export it again") from None
     names = [str(name) for name in program.graph_signature.user_inputs]
 

@@ -8,15 +8,18 @@ running them. Building the fused ones takes longer than a few scans.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from threading import RLock
 from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.device_memory import batch_on, graph_sizes, is_out_of_memory
 from fheat.inference.work import WindowVoxels
 from fheat.ops import kernels
 from fheat.system.capture import capture, rehearse
+from fheat.system.errors import first_line
 
 Precision = Literal["auto", "float32", "bfloat16"]
 LEAST_FOREGROUND: Final = 1000
@@ -45,6 +48,9 @@ class Replay:
     There are graphs of two sizes, for `batch` windows and for a quarter of them, and batches are filled up to one of
     these: each graph takes a second to capture. A network that cannot be captured, because it asks the host, runs as it
     is.
+
+    Where the GPU has no room for so many windows, see `fheat.inference.device_memory`, there are fewer at a time. If
+    its memory runs out all the same, a quarter of them run from then on, after one warning.
     """
 
     name = "torch"
@@ -60,7 +66,8 @@ class Replay:
         groups: int = 1,
     ) -> None:
         self.network, self.regions, self.groups = network, regions, groups
-        self._sizes = sorted({max(batch // 4, 1), batch})
+        self._batch = batch
+        self._batches: dict[torch.Size, int] = {}
         self._precision: Precision = checked_precision(precision)
         self._graphs: dict[torch.Size, _Graph | None] = {}
         self._voxels = WindowVoxels()
@@ -90,6 +97,33 @@ class Replay:
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
         self._voxels.take(x)
+        if x.shape[1:] not in self._batches:
+            plain = partial(self._plain, precision=self._first_precision)
+            self._batches[x.shape[1:]] = batch_on(x.device, self._batch, x.shape[1:], plain)
+        while True:
+            most = self._batches[x.shape[1:]]
+            try:
+                if len(x) <= most:
+                    return self._mapped(x)
+                return torch.cat([self._mapped(part).clone() for part in torch.split(x, most)])
+            except RuntimeError as error:
+                if most == 1 or not is_out_of_memory(error):
+                    raise
+            self._shrink(x.shape[1:])  # here, as the error keeps tensors
+
+    def _shrink(self, shape: torch.Size) -> None:
+        """Let a quarter of the windows of a shape, (C, X, Y, Z), run at a time from now on.
+
+        All graphs go, as they share their memory, which is free again only after the last of them.
+        """
+        most = self._batches[shape]
+        fewer = self._batches[shape] = max(most // 4, 1)
+        self._graphs = {size: None for size, graph in self._graphs.items() if graph is None}
+        torch.cuda.empty_cache()
+        warnings.warn(f"the GPU has no memory for {most} windows at a time: from now on {fewer} run", stacklevel=3)
+
+    def _mapped(self, x: Tensor) -> Tensor:
+        """Map a batch of windows that the device has room for."""
         if not self._is_much():
             return self._plain(x, self._first_precision)
         if self._precision == "auto":
@@ -98,7 +132,8 @@ class Replay:
             if keeps is None:
                 return whole
             self._precision = "bfloat16" if keeps else "float32"
-        filled = torch.Size([self._filled(len(x)), *x.shape[1:]])
+        sizes = graph_sizes(self._batches[x.shape[1:]])
+        filled = torch.Size([next(size for size in sizes if len(x) <= size), *x.shape[1:]])
         if filled not in self._graphs:
             self._graphs[filled] = self._capture(x, filled)
         captured = self._graphs[filled]
@@ -108,10 +143,6 @@ class Replay:
         source[: len(x)] = x
         graph.replay()
         return result[: len(x)]
-
-    def _filled(self, count: int) -> int:
-        """Return the number of windows of the graph that maps so many: the next of the two sizes."""
-        return next((size for size in self._sizes if count <= size), count)
 
     def _run(self, x: Tensor, precision: str) -> Tensor:
         half = precision == "bfloat16"
@@ -147,10 +178,10 @@ class Replay:
         pool = next((one[0].pool() for one in self._graphs.values() if one is not None), None)
         try:
             graph, result = capture(lambda: self._run(source, self._precision), x.device, pool)
-        except torch.cuda.OutOfMemoryError:
-            raise
         except RuntimeError as error:
-            reason = next(iter(str(error).splitlines()), "")
+            if is_out_of_memory(error):
+                raise
+            reason = first_line(error)
             warnings.warn(f"this network cannot be captured ({reason}): its launches are not replayed", stacklevel=3)
             return None
         return graph, source, result

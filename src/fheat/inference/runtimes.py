@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fheat.inference.compilers import Forward, OpenVinoNetwork, compiled_before, compiled_network
 from fheat.inference.replay import Precision, Replay, checked_precision
 from fheat.inference.work import WindowVoxels, macs_per_voxel
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.machine import lacks_bfloat16
 
 RuntimeName = Literal["auto", "torch", "onnx", "openvino"]
@@ -29,6 +29,10 @@ VOXELS_WORTH_COMPILING: Final = 100_000_000
 compiled is kept on disk, and then opened for any number."""
 MACS_WORTH_COMPILING: Final = 100_000_000_000
 """Number of multiply-adds from which on `auto` compiles, too: those of FHEAT-Seg on so many voxels."""
+
+
+class UnusableRuntime(BadInput):
+    """A network that the runtime asked for cannot run: no scan is to blame, and none can be segmented."""
 
 
 Each = Callable[[Iterable[Tensor]], Iterator[Tensor]]
@@ -88,10 +92,10 @@ class CompiledRuntime:
     """A network compiled for a CPU by ONNX Runtime or OpenVINO, when the first window of a size comes; see `Runtime`.
 
     Each compiled network is compared with the network itself on a window of noise before it is used. Where it cannot be
-    compiled or differs, `BadInput` says so. With `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` or
-    `MACS_WORTH_COMPILING` are done or known to come, and also, after one warning, where it cannot be compiled. What was
-    compiled and compared is kept on disk for the next process, see `fheat.inference.compilers`; that is opened for any
-    number of windows.
+    compiled or differs, `UnusableRuntime` says so, for later windows of this shape without another attempt. With
+    `automatic` the network itself runs until `VOXELS_WORTH_COMPILING` or `MACS_WORTH_COMPILING` are done or known to
+    come, and also, after one warning, where it cannot be compiled. What was compiled and compared is kept on disk for
+    the next process, see `fheat.inference.compilers`; that is opened for any number of windows.
 
     Args:
         network: what is compiled, on the CPU and in evaluation mode.
@@ -119,13 +123,14 @@ class CompiledRuntime:
         self._kept: dict[tuple[int, ...], bool] = {}
         self._macs: dict[tuple[int, ...], float] = {}
         self._shape: tuple[int, ...] | None = None
-        self._failed = False
+        self._failures: dict[tuple[int, ...], str] = {}
 
     @property
     def name(self) -> str:
         """What runs the next window."""
         waiting = self.automatic and not self._is_much() and not self._only_opens()
-        return "torch" if waiting or self._failed else self._compiler
+        failed = self.automatic and bool(self._failures)
+        return "torch" if waiting or failed else self._compiler
 
     @property
     def precision(self) -> str:
@@ -180,15 +185,19 @@ class CompiledRuntime:
         self._shape = shape
         if self.name == "torch" or shape in self._compiled:
             return
-        try:
-            self._compiled[shape] = compiled_network(self._compiler, self.network, shape, self._precision, self._batch)
-        except Exception as error:  # exporters and compilers raise whatever they like
-            reason = f"cannot run this network ({_first_line(error)})"
-            if not self.automatic:
-                remedy = "use --precision float32" if self._precision == "bfloat16" else "use the runtime torch"
-                raise BadInput(self._compiler, reason, remedy) from None
-            warnings.warn(f"{self._compiler} {reason}: torch runs it, slower", stacklevel=3)
-            self._failed = True
+        if shape not in self._failures:
+            try:
+                plan = shape, self._precision, self._batch
+                self._compiled[shape] = compiled_network(self._compiler, self.network, *plan)
+                return
+            except Exception as error:  # exporters and compilers raise whatever they like
+                self.network(torch.zeros(1, *shape))  # which raises where such windows are not for this network
+                self._failures[shape] = f"cannot run this network ({first_line(error)})"
+            if self.automatic:
+                warnings.warn(f"{self._compiler} {self._failures[shape]}: torch runs it, slower", stacklevel=3)
+        if not self.automatic:
+            remedy = "use --precision float32" if self._precision == "bfloat16" else "use the runtime torch"
+            raise UnusableRuntime(self._compiler, self._failures[shape], remedy)
 
 
 def choose_runtime(
@@ -230,7 +239,3 @@ def choose_runtime(
 def missing_packages(runtime: str) -> list[str]:
     """Return the packages that a runtime needs and that are not installed."""
     return [name for name in PACKAGES[runtime] if find_spec(name) is None]
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -6,9 +6,9 @@ or is part of what a stage returns.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -24,11 +24,12 @@ from fheat.inference.memory import MemoryBound, machine_bytes
 from fheat.inference.postprocessing import Prediction
 from fheat.inference.predictor import Predictor
 from fheat.inference.record import SegmentedScan
+from fheat.inference.runtimes import UnusableRuntime
 from fheat.io import read_series
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import Series
 from fheat.io.volume import Volume
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.progress import Progress, unwatched
 
 Done = TypeVar("Done")
@@ -95,8 +96,6 @@ class Unwritten:
     prediction: Prediction
     workload: Workload
     unusual: list[Unusual]
-    runtime: str
-    precision: str
     seconds: float
     """Time of the stages so far."""
 
@@ -114,7 +113,7 @@ class Stages:
     """The three stages with what all scans of a run share.
 
     A stage raises `BadInput`, `ValueError`, `RuntimeError` or `MemoryError` for a scan that cannot be segmented;
-    `outcome` turns them into a refusal. Any other error is none of the scan.
+    `outcome` turns them into a refusal. Any other error is none of the scan, and neither is `UnusableRuntime`.
     """
 
     predictor: Predictor
@@ -122,6 +121,8 @@ class Stages:
     watcher: FolderWatcher
     journal: Journal | None = None
     """Where a mask is announced before it is written, and entered after that."""
+    to_come: Mapping[str, int] = field(default_factory=dict)
+    """Number of scans that are known to come after each one, by its name; none where nothing is said."""
 
     def read(self, case: Case, limit: int = SIZE_LIMIT) -> ReadScan:
         """Hash, read and check a scan and measure its intensities.
@@ -144,7 +145,7 @@ class Stages:
     def workload(self, read: ReadScan) -> Workload:
         """Return what the second stage will take, or raise `BadInput` if that is more than this machine has."""
         with self.watcher.waiting("preparing the network for this machine (once)"):  # seen where it is compiled first
-            bound = self.predictor.memory(read.prepared)
+            bound = self.predictor.memory(read.prepared, to_come=self.to_come.get(read.case.id, 0))
             workload = Workload(self.predictor.sliding(None).count(read.prepared.shape), bound)
         if not fits(bound):
             available = (machine_bytes() or 0) / 2**20
@@ -162,9 +163,10 @@ class Stages:
         begin, predictor = time.perf_counter(), self.predictor
         unusual = predictor.unusual(read.prepared)
         with self.watcher.segmenting(read.case.id, workload) as show:
-            prediction = predictor.run_windows(read.volume, read.prepared, show)
+            to_come = self.to_come.get(read.case.id, 0)
+            prediction = predictor.run_windows(read.volume, read.prepared, show, to_come=to_come)
         seconds = read.seconds + time.perf_counter() - begin
-        return Unwritten(read, prediction, workload, unusual, predictor.runtime, predictor.precision, seconds)
+        return Unwritten(read, prediction, workload, unusual, seconds)
 
     def write(self, made: Unwritten) -> Written:
         """Finish the mask, write it with its maps and its picture, and enter it in the journal."""
@@ -187,8 +189,8 @@ class Stages:
             spacing=list(mask.spacing),
             orientation=mask.orientation,
             windows=made.workload.windows,
-            runtime=made.runtime,
-            precision=made.precision,
+            runtime=made.prediction.runtime,
+            precision=made.prediction.precision,
             memory_bound_bytes=made.workload.bound.total,
             memory_parts_bytes=asdict(made.workload.bound),
             seconds=round(made.seconds + time.perf_counter() - begin, 3),
@@ -228,6 +230,8 @@ def outcome(case: Case, stage: Callable[[], Done]) -> Done | LeftOut:
     """Return what a stage of a scan returns, or why the scan cannot be segmented."""
     try:
         return stage()
+    except UnusableRuntime:
+        raise
     except (BadInput, ValueError, RuntimeError, MemoryError) as error:
         return LeftOut(case.id, _reason(case, error))
 
@@ -252,4 +256,4 @@ def _reason(case: Case, error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return f"{case.images[0]}: there is not enough memory for it; use a smaller --batch or another --device"
-    return f"{case.images[0]}: {str(error).splitlines()[0]}; give the kind of scan the model was trained on"
+    return f"{case.images[0]}: {first_line(error)}; give the kind of scan the model was trained on"

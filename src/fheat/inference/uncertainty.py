@@ -24,11 +24,12 @@ def groups_of(network: nn.Module, uncertainty: UncertaintyKind | None, *, flips:
     """
     if uncertainty not in (None, *get_args(UncertaintyKind)):
         raise ValueError(f"uncertainty={uncertainty!r} is unknown: use {' or '.join(get_args(UncertaintyKind))}")
+    networks = len(network.networks) if isinstance(network, Ensemble) else 1
+    if isinstance(network, Ensemble):
+        network.every = uncertainty == "disagreement" and networks > 1  # whatever it was before
     if uncertainty != "disagreement":
         return 1
-    networks = len(network.networks) if isinstance(network, Ensemble) else 1
-    if networks > 1 and isinstance(network, Ensemble):
-        network.every = True
+    if networks > 1:
         return 1 + networks
     if not flips:
         raise ValueError("disagreement needs members that can disagree: add --flips, or give several models")

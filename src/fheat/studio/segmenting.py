@@ -77,7 +77,7 @@ def segment(folder: Path, arguments: dict[str, Any], progress: Progress) -> dict
         "classes": labels,
         "regions": predictor.classes,
         "seconds": round(time.perf_counter() - begin, 3),
-        "runtime": predictor.runtime,
+        "runtime": found.runtime,
         "device": str(predictor.device),
         "warnings": notes,
         "uncertainty": uncertainty is not None,

@@ -14,7 +14,7 @@ from fheat.studio.comparing import compare, correct, score_dataset
 from fheat.studio.describing import describe_allocation, describe_models, describe_run, list_runs
 from fheat.studio.segmenting import segment, time_retirement
 from fheat.studio.worker import ANSWER, tell
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, first_line
 from fheat.system.files import write_file
 from fheat.system.progress import Progress
 
@@ -64,7 +64,7 @@ def perform(request: dict[str, Any], lines: int) -> int:
     except (MemoryError, torch.OutOfMemoryError):
         answer = {"refused": NO_MEMORY}
     except ValueError as error:
-        refused = str(error).splitlines()[0], "give the kind of scan that the model was trained on"
+        refused = first_line(error), "give the kind of scan that the model was trained on"
         answer = {"refused": refused}
     except Exception as error:
         refused = f"an internal error happened ({type(error).__name__})", "please report it"

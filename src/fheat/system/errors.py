@@ -25,6 +25,11 @@ class BadInput(Exception):  # noqa: N818 - the name is public and says what it i
         return type(self), (self.path, self.reason, self.remedy)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 def located(error: OSError, target: Path, needed: int | None = None) -> OSError:
     """Return an error of writing with its file, and for a full disk with the bytes that are needed, if known, and free.
 
