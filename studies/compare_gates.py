@@ -8,10 +8,15 @@ this prints: Dice on the validation scans beside that of the plain network; the 
 alpha and the share of a wave at frequency radius pi that they let pass; whether the output of the retired network is
 that of the trained one, bit for bit; its Dice, which is measured again; and the multiply-adds of all transforms and of
 those that are left. The figure has D of every gate over the iterations, a panel for each network.
+
+With `--store` the result is written after each network, so that nothing is lost where a later one fails, and names the
+networks of the sweep that have no pair of finished runs. With `--add` the rows of a stored result that OUT does not
+have stay, so that a sweep can be spread over several days.
 """
 
 import math
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +25,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 from recipe import by_case, means
-from record import ROOT, write_result
+from record import ROOT, Result, read_result, result_names, write_result
 from torch import nn
 
 from fheat.experiments.planned import OUTCOME, SCORES, Outcome, read_outcome
@@ -60,6 +65,11 @@ class Run:
         return self.outcome.settings
 
     @property
+    def name(self) -> str:
+        """Name of the network."""
+        return str(self.settings["network"]["name"])
+
+    @property
     def gated(self) -> bool:
         """Whether gates were put into the network."""
         return bool(self.settings["network"].get("instrument"))
@@ -88,6 +98,7 @@ def main(
     /,
     device: str | None = None,
     store: str | None = None,
+    add: bool = False,
     figure: Path | None = None,
     sweep: Path = Path("studies/gates/la.toml"),
 ) -> None:
@@ -97,8 +108,9 @@ def main(
         out: folder of the sweep; relative paths to its data start where the sweep was started.
         device: cpu or cuda; a GPU where there is one.
         store: name of the stored result.
+        add: keep the networks that are stored under that name already.
         figure: SVG file to draw.
-        sweep: file of the sweep, which the stored result names.
+        sweep: file of the sweep, which the stored result names, and whose networks are looked for.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     runs = [Run(path.parent, read_outcome(path)) for path in sorted(out.glob(f"*/{OUTCOME}"))]
@@ -106,16 +118,63 @@ def main(
     pairs = [(run, plain[run.pair()]) for run in runs if run.gated and run.pair() in plain]
     if not pairs:
         raise SystemExit(f"{out}: has no network that was trained plain and with gates; do the sweep first")
-    rows: Rows = {}
-    for run, other in sorted(pairs, key=lambda pair: (pair[0].settings["network"]["name"], pair[0].seed)):
-        name = run.settings["network"]["name"]
-        rows.setdefault(name, {})[str(run.seed)] = measured(run, other, device)
-        print(f"measured {name}, seed {run.seed}", flush=True)
+    earlier = read_result(store) if add and store in result_names() else None
+    rows: Rows = dict(earlier.results) if earlier is not None else {}
+    common, own = settings_of([run for run, _ in pairs], earlier)
+    for run, other in sorted(pairs, key=lambda pair: (pair[0].name, pair[0].seed)):
+        try:
+            rows.setdefault(run.name, {})[str(run.seed)] = measured(run, other, device)
+        except Exception as error:  # one that fails must not cost the rows of the others
+            print(f"failed {run.name}, seed {run.seed}: {type(error).__name__}: {error}", flush=True)
+            continue
+        print(f"measured {run.name}, seed {run.seed}", flush=True)
+        if store is not None:
+            keep(store, run, rows, {**common, **own, "not_run": not_run(rows, sweep)}, sweep)
+    rows = dict(sorted(rows.items()))
+    if not rows:
+        raise SystemExit(f"{out}: no network could be measured")
     print(f"{table(rows)}\n\n{open_table(rows)}")
+    if missing := not_run(rows, sweep):
+        print(f"without a pair of runs: {', '.join(missing)}")
     if figure is not None:
         write_file(figure, strengths(rows, figure.stem).data)
-    if store is not None:
-        keep(store, [run for run, _ in pairs], rows, sweep)
+
+
+def settings_of(runs: Sequence[Run], earlier: Result | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings that all networks have in common, and those of each network, stored ones among them.
+
+    Stops where the stored result, or one of the runs, has others in common.
+    """
+    common = [
+        {
+            "method": run.settings["method"]["name"],
+            "labelled": run.settings["data"]["labelled"],
+            "fold": run.settings["data"]["fold"],
+            "patch_size": run.settings["data"]["patch_size"],
+            "optimiser": run.settings["optimiser"],
+            "scoring": run.outcome.scoring,
+            "counter": COUNTER,
+        }
+        for run in runs
+    ]
+    known = [*common, {name: earlier.settings[name] for name in common[0]}] if earlier is not None else common
+    for name, value in common[0].items():
+        if any(other[name] != value for other in known):
+            raise SystemExit(f"{name} is not the same in all runs, and the stored ones: their rows cannot be compared")
+    own = {
+        kind: {
+            **({} if earlier is None else earlier.settings[kind]),
+            **{run.name: run.settings[section] for run in runs},
+        }
+        for kind, section in (("networks", "network"), ("schedules", "schedule"))
+    }
+    return common[0], own
+
+
+def not_run(rows: Rows, sweep: Path) -> list[str]:
+    """Return the networks that a sweep plans and that have no row."""
+    planned = tomllib.loads(sweep.read_text())["run"]
+    return [name for name in dict.fromkeys(run["network"]["name"] for run in planned) if not rows.get(name)]
 
 
 def measured(run: Run, plain: Run, device: str) -> dict[str, Any]:
@@ -229,34 +288,24 @@ def short(path: str, gate: Mapping[str, Any]) -> str:
     return f"{'.'.join(path.split('.')[-3:])}, {gate['grid']}"
 
 
-def keep(name: str, runs: Sequence[Run], rows: Rows, sweep: Path) -> None:
-    """Store the rows under a name."""
-    settings = runs[0].settings
+def keep(name: str, run: Run, rows: Rows, settings: Mapping[str, Any], sweep: Path) -> None:
+    """Store the rows under a name, with the machine of a run and the settings of the networks that have a row."""
+    own = {kind: {name: settings[kind][name] for name in sorted(rows)} for kind in ("networks", "schedules")}
     write_result(
         name,
         title="Gates in well-known networks: Dice with and without, gates that stay open, and what retiring leaves",
         command=f"fheat sweep {sweep} --out OUT, then python studies/compare_gates.py OUT --store {name} "
         f"--sweep {sweep}",
-        seed=sorted({run.seed for run in runs}),
-        machine=runs[0].outcome.machine,
+        seed=sorted({int(seed) for seeds in rows.values() for seed in seeds}),
+        machine=run.outcome.machine,
         note="dice: with gates, plain: the same network without any, retired: with gates, closed ones retired; means "
         "over the validation scans, which also chose the network where there was more than one look. retired_equal: "
         "logits of noise are equal bit for bit. passes: share of a wave at frequency radius pi behind the gate. "
         "closed_at: logged iteration from which a gate stays closed. course: D at the iterations `logged`. macs: "
         "multiply-adds of one window; transforms of the gates with all of them open, and those that are left. skipped: "
         "updates left out, with gates and plain.",
-        settings={
-            "method": settings["method"]["name"],
-            "labelled": settings["data"]["labelled"],
-            "fold": settings["data"]["fold"],
-            "patch_size": settings["data"]["patch_size"],
-            "optimiser": settings["optimiser"],
-            "networks": {run.settings["network"]["name"]: run.settings["network"] for run in runs},
-            "schedules": {run.settings["network"]["name"]: run.settings["schedule"] for run in runs},
-            "scoring": runs[0].outcome.scoring,
-            "counter": COUNTER,
-        },
-        results=rows,
+        settings={**settings, **own},
+        results=dict(sorted(rows.items())),
         out=ROOT / "benchmarks" / "results" / f"{name}.json",
     )
 

@@ -8,22 +8,25 @@ those that left all scans unchanged, bit for bit; how far from the identity the 
 after the former are removed, which is exact. Then the sites whose input and output are more alike than a threshold are
 bypassed too, as SlimFormer-3D does after training, which is not exact: its price in Dice is measured.
 
-With `--add` the rows of a stored result that OUT does not have stay, so that a sweep can be spread over several days.
-Times are always those of one run: networks of the stored rows are built anew for them, with the same sites closed,
-because weights change no time.
+With `--store` the result is written after each run, so that nothing is lost where a later one fails, and names the
+operators that have no run yet. With `--add` the rows of a stored result that OUT does not have stay, so that a sweep
+can be spread over several days. Times are always those of one run: networks of the stored rows are built anew for them,
+with the same sites closed, because weights change no time. They need a machine that does nothing else, which the rest
+does not: `--times none` leaves them out, and `--times only` adds them later to what is stored.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
 from recipe import by_case, means
-from record import ROOT, read_result, write_result
+from record import ROOT, read_result, result_names, write_result
 from torch import nn
 
 from fheat.bench.timing import Candidate, Timer, without_kernels
@@ -76,6 +79,7 @@ def main(
     rounds: int = 20,
     store: str | None = None,
     add: bool = False,
+    times: Literal["after", "none", "only"] = "after",
     sweep: Path = Path("studies/mixers/hippocampus.toml"),
 ) -> None:
     """Print and store the table of operators.
@@ -88,23 +92,35 @@ def main(
         rounds: number of turns of each network when times are measured.
         store: name of the stored result.
         add: keep the rows that are stored under that name already.
+        times: measure times after all else, not at all, or only them, for the rows that are stored under that name.
         sweep: file of the sweep, which the stored result names.
     """
+    if times == "only" and store is None:
+        raise SystemExit("--times only is for the rows of a stored result: name it with --store")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     runs = sorted(map(opened, out.glob(f"*/{OUTCOME}")), key=lambda run: (run.place, run.operator, run.seed))
     if not runs:
         raise SystemExit(f"{out}: has no finished run; do the sweep first")
-    rows = stored_rows(store, runs[0]) if add and store is not None else {}
-    for run in runs:
-        rows.setdefault(run.operator, {})[str(run.seed)] = measured(run, thresholds, device, scans)
+    check_alike(runs)
+    rows = stored_rows(store, runs[0]) if store is not None and (add or times == "only") else {}
+    write = partial(keep, store, runs, rows, device, thresholds, sweep)
+    for run in runs if times != "only" else ():
+        try:
+            rows.setdefault(run.operator, {})[str(run.seed)] = measured(run, thresholds, device, scans)
+        except Exception as error:  # one that fails must not cost the rows of the others
+            print(f"failed {run.name}: {type(error).__name__}: {error}", flush=True)
+            continue
+        write()
         print(f"measured {run.name}", flush=True)
-    rows = {operator: dict(sorted(rows[operator].items())) for operator in sorted(rows, key=place_of)}
-    spec = runs[0].trained.spec
-    for (operator, seed), times in milliseconds(rows, spec, device, rounds).items():  # type: ignore[arg-type]
-        rows[operator][seed]["milliseconds"] = times
+    if times != "none":
+        spec = runs[0].trained.spec
+        for (operator, seed), found in milliseconds(rows, spec, device, rounds).items():  # type: ignore[arg-type]
+            rows[operator][seed]["milliseconds"] = found
+        write()
+    rows = in_order(rows)
     print(table(rows))
-    if store is not None:
-        keep(store, runs, rows, device, thresholds, sweep)
+    if missing := not_run(rows):
+        print(f"without a run: {', '.join(missing)}")
 
 
 def opened(path: Path) -> Run:
@@ -155,17 +171,44 @@ def measured(run: Run, thresholds: Sequence[float], device: str, scans: int | No
     }
 
 
+def check_alike(runs: Sequence[Run]) -> None:
+    """Stop where runs differ in their training by more than the seed, because their rows could not be compared."""
+    first = training_of(runs[0])
+    for run in runs:
+        if training_of(run) != first:
+            raise SystemExit(
+                f"{run.folder}: was trained in another way than {runs[0].folder}; keep them in two folders"
+            )
+
+
+def training_of(run: Run) -> dict[str, Any]:
+    """Return the training and the windows of a run, which all rows of a result have in common."""
+    settings = run.outcome.settings
+    schedule = {key: value for key, value in settings["schedule"].items() if key != "seed"}
+    return {"schedule": schedule, "patch_size": settings["data"]["patch_size"]}
+
+
+def not_run(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the operators that have no row."""
+    return [operator for operator in ORDER if not rows.get(operator)]
+
+
+def in_order(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return rows by operator, in the order of the table, and by seed."""
+    return {operator: dict(sorted(rows[operator].items())) for operator in sorted(rows, key=place_of) if rows[operator]}
+
+
 def rounded(distance: float) -> float | None:
     """Return a distance for the record, or None where every mask was empty."""
     return None if math.isnan(distance) else round(distance, 4)
 
 
 def stored_rows(name: str, run: Run) -> dict[str, dict[str, Any]]:
-    """Return the rows of a stored result, which must be of the same training and windows as a run."""
+    """Return the rows of a stored result, which must be of the same training and windows as a run; none if new."""
+    if name not in result_names():
+        return {}
     found = read_result(name)
-    schedule = {key: value for key, value in run.outcome.settings["schedule"].items() if key != "seed"}
-    ours = {"schedule": schedule, "patch_size": run.outcome.settings["data"]["patch_size"], "counter": COUNTER}
-    if any(found.settings[key] != value for key, value in ours.items()):
+    if any(found.settings[key] != value for key, value in {**training_of(run), "counter": COUNTER}.items()):
         raise SystemExit(f"{name}: is of another training, {found.settings}; store under another name")
     return found.results
 
@@ -237,7 +280,8 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             f"{statistics.fmean(run['macs'][way] for run in runs) / 1e6:.2f}" for way in ("all sites", "bypassed")
         ]
         ways = ("plain, trained", "plain, bypassed")
-        cells += [f"{statistics.fmean(run['milliseconds'][way] for run in runs):.3f}" for way in ways]
+        timed = [run["milliseconds"] for run in runs if "milliseconds" in run]
+        cells += [f"{statistics.fmean(times[way] for times in timed):.3f}" if timed else "-" for way in ways]
         for threshold in posthoc:
             cells.append("/".join(str(len(run["similar"][threshold]["bypassed"])) for run in runs))
             cells.append(f"{100 * statistics.fmean(run['similar'][threshold]['dice'] for run in runs):.2f}")
@@ -246,22 +290,22 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def keep(
-    name: str,
+    name: str | None,
     runs: Sequence[Run],
     rows: dict[str, dict[str, Any]],
     device: str,
     thresholds: Sequence[float],
     sweep: Path,
 ) -> None:
-    """Store the rows under a name."""
-    settings = runs[0].outcome.settings
-    schedule = {key: value for key, value in settings["schedule"].items() if key != "seed"}
+    """Store the rows under a name, if there is one and there are any."""
+    if name is None or not (found := in_order(rows)):
+        return
     write_result(
         name,
         title="Operators at the sites of FHEAT-Seg after the same training: Dice, sites off, cost and time",
         command=f"fheat sweep {sweep} --out OUT, then python studies/compare_mixers.py OUT --store {name} "
         f"--sweep {sweep}",
-        seed=sorted({int(seed) for seeds in rows.values() for seed in seeds}),
+        seed=sorted({int(seed) for seeds in found.values() for seed in seeds}),
         device=device,
         note="exactly_off: sites that are the identity for any input, by their parameters; unchanged_on_scans: sites "
         "whose output was their input on every window of the validation scans, bit for bit; distance: |output - input| "
@@ -270,12 +314,12 @@ def keep(
         f"Networks were trained on {runs[0].outcome.machine['name']}, and measured on the machine of this result. "
         "hd95 in " + ("voxels." if runs[0].outcome.scoring["voxels"] else "millimetres."),
         settings={
-            "schedule": schedule,
-            "patch_size": settings["data"]["patch_size"],
+            **training_of(runs[0]),
             "counter": COUNTER,
             "thresholds": list(thresholds),
+            "not_run": not_run(found),
         },
-        results=rows,
+        results=found,
         out=ROOT / "benchmarks" / "results" / f"{name}.json",
     )
 

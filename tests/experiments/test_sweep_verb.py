@@ -100,6 +100,19 @@ def test_the_list_shows_states_and_does_nothing(sweep, sweep_file, tmp_path):
     assert sweep(path)[0] == 0
 
 
+def test_runs_of_one_folder_can_be_done_by_several_commands(sweep, sweep_file):
+    path, first, rest = sweep_file(0, 1, 2), Here(), Here()
+    code, out, err = sweep(path, "--only", "seed-2", "seed-0", engine=first)
+    assert (code, first.began) == (0, ["seed-0", "seed-2"])
+    assert re.search(r"^seed-1 .* not run yet$", out, re.M)
+    assert out.count(" done") == 2
+    assert sweep(path, engine=rest)[0] == 0
+    assert rest.began == ["seed-1"]
+    code, _, err = sweep(path, "--only", "seed_1", engine=Here())
+    assert code == 2
+    assert "the file plans no run 'seed_1', perhaps seed-1 is meant; it has seed-0, seed-1, seed-2" in err
+
+
 def test_failed_runs_are_named_with_their_reason_and_the_others_are_kept(sweep, sweep_file):
     code, out, err = sweep(sweep_file(0, 1), engine=Here([AskAfter(1)]))
     assert code == 3

@@ -1,9 +1,13 @@
 """The study of gates in well-known networks: the sites of its sweeps, what is measured, the tables and the figure."""
 
 import importlib
+import shutil
 import tomllib
+from types import SimpleNamespace
 
 import pytest
+import results
+from pages.gates import gates_once_run
 from results import ROOT, read_result
 
 from fheat import allocation, create_model, instrument
@@ -99,6 +103,63 @@ def row(strengths, dice):
     macs = {"rest": 5_000_000_000, "all open": 2_000_000_000, "left": 500_000_000}
     scores = {"dice": dice, "plain": 0.8, "retired": dice, "retired_equal": True}
     return scores | {"iterations": 200, "sites": sites, "macs": macs, "logged": [1, 4]}
+
+
+def pair(study, network, learning_rate=0.001):
+    """The two runs of a network, as far as the script looks at them before it measures."""
+    settings = {
+        "network": {"name": network}, "method": {"name": "cse"}, "schedule": {"seed": 0, "iterations": 4},
+        "data": {"labelled": 4, "fold": None, "patch_size": [32, 32, 32]},
+        "optimiser": {"learning_rate": learning_rate},
+    }  # fmt: skip
+    machine = {"device": "cuda", "name": "some GPU", "threads": 1, "torch": "2.11"}
+    for sites in ({}, {"instrument": ["body.0"]}):
+        own = settings | {"network": settings["network"] | sites}
+        yield study.Run(network, SimpleNamespace(settings=own, machine=machine, scoring={"split": "validation"}))
+
+
+def test_what_is_there_is_stored_and_added_to(study, tmp_path, monkeypatch, capsys):
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "benchmarks" / "results")
+
+    def measured(run, plain, device):
+        if run.name == "segresnet":
+            raise RuntimeError("no memory")
+        return row({"body.0": 0.2, "head": 0.0}, 0.8)
+
+    monkeypatch.setattr(study, "measured", measured)
+
+    def finish(**options):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        for number in range(len(runs)):
+            (tmp_path / "runs" / str(number)).mkdir(exist_ok=True)
+            (tmp_path / "runs" / str(number) / OUTCOME).touch()
+        monkeypatch.setattr(study, "read_outcome", lambda path: runs[int(path.parent.name)].outcome)
+        study.main(
+            tmp_path / "runs", device="cpu", store="made-up-gates", sweep=ROOT / "studies/gates/la.toml", **options
+        )
+
+    assert gates_once_run("made-up-gates") == "No result of it is stored yet."
+    runs = [*pair(study, "unet"), *pair(study, "segresnet")]
+    finish()
+    said = capsys.readouterr().out
+    assert "failed segresnet, seed 0: RuntimeError: no memory" in said
+    assert "without a pair of runs: segformer3d, segresnet, swin_unetr" in said
+    assert list(read_result("made-up-gates").results) == ["unet"]
+    runs = list(pair(study, "segformer3d"))
+    shutil.rmtree(tmp_path / "runs")
+    finish(add=True)
+    stored = read_result("made-up-gates")
+    assert list(stored.results) == list(stored.settings["schedules"]) == ["segformer3d", "unet"]
+    assert stored.settings["not_run"] == ["segresnet", "swin_unetr"]
+    page = gates_once_run("made-up-gates")
+    assert "| `unet` | 0 | 200 | 1 of 2 | 80.00 | 80.00 | 80.00 |" in page
+    assert "Not run: `segresnet`, `swin_unetr`." in page
+    assert "(../images/made-up.svg)" in page
+    runs = list(pair(study, "unet", learning_rate=0.1))
+    with pytest.raises(SystemExit, match="optimiser is not the same in all runs"):
+        finish(add=True)
 
 
 def test_the_tables_have_means_and_counts(study):

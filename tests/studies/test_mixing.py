@@ -7,8 +7,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import results
 import torch
-from results import ROOT, read_result
+from pages.mixers import mixers_once_run
+from results import ROOT, read_result, write_result
 
 from fheat import create_model, retire
 from fheat.data.case import Case
@@ -102,19 +104,92 @@ def test_rows_of_another_training_are_not_added_to(study):
         study.stored_rows(stored.name, SimpleNamespace(outcome=SimpleNamespace(settings=settings)))
 
 
+def row(dice, off):
+    return {
+        "dice": dice,
+        "exactly_off": off,
+        "unchanged_on_scans": off,
+        "distance": {"dec1": 0.5},
+        "macs": {"all sites": 2_000_000, "bypassed": 1_000_000},
+        "milliseconds": {"plain, trained": 2.0, "plain, bypassed": 1.0},
+        "similar": {"0.99": {"bypassed": ["enc1"], "dice": dice - 0.1}},
+    }
+
+
+def finished(operator, seed=0, iterations=4000):
+    """A run of the sweep, as far as the script looks at it before it measures."""
+    settings = {
+        "schedule": {"iterations": iterations, "seed": seed},
+        "data": {"patch_size": [112, 112, 80]},
+    }
+    outcome = SimpleNamespace(settings=settings, machine={"name": "some GPU"}, scoring={"voxels": True})
+    network = SimpleNamespace(spec=SPEC)
+    return SimpleNamespace(
+        place=0, operator=operator, seed=seed, outcome=outcome, folder=operator, trained=network, name=operator
+    )
+
+
+@pytest.fixture
+def some_runs(study, tmp_path, monkeypatch):
+    """Finished runs of two operators, of which the second cannot be measured; results are stored in a new folder."""
+    runs = {"heat": finished("heat"), "fnet": finished("fnet")}
+    for name in runs:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / study.OUTCOME).touch()
+
+    def measured(run, *_):
+        if run.operator == "fnet":
+            raise RuntimeError("no memory")
+        return {key: value for key, value in row(0.8, ["enc1"]).items() if key != "milliseconds"}
+
+    monkeypatch.setattr(study, "opened", lambda path: runs[path.parent.name])
+    monkeypatch.setattr(study, "measured", measured)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "benchmarks" / "results")
+    results.RESULTS.mkdir(parents=True)
+    return runs
+
+
+def test_what_is_there_is_stored_and_what_is_missing_is_named(study, some_runs, tmp_path, monkeypatch, capsys):
+    study.main(tmp_path, store="some-mixers", device="cpu", times="none")
+    said = capsys.readouterr().out
+    assert "failed fnet: RuntimeError: no memory" in said
+    others = ["resolvent", "l0", "stochastic_depth", "fnet", "gfnet", "afno", "none"]
+    assert f"without a run: {', '.join(others)}" in said
+    stored = read_result("some-mixers")
+    assert (list(stored.results), stored.settings["not_run"]) == (["heat"], others)
+    assert "milliseconds" not in stored.results["heat"]["0"]
+    monkeypatch.setattr(study, "measured", None)  # times alone measure nothing else
+    study.main(tmp_path, store="some-mixers", device="cpu", times="only", rounds=1)
+    timed = read_result("some-mixers").results["heat"]["0"]
+    assert timed.pop("milliseconds")["plain, trained"] > 0
+    assert timed == stored.results["heat"]["0"]
+
+
+def test_runs_of_different_trainings_are_not_put_into_one_table(study, some_runs, tmp_path):
+    some_runs["fnet"] = finished("fnet", iterations=4)
+    with pytest.raises(SystemExit, match="was trained in another way than"):
+        study.main(tmp_path)
+
+
+def test_the_page_has_the_table_as_soon_as_a_result_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    assert mixers_once_run("made-up-mixers") == "No result of it is stored yet."
+    rows = {"heat": {"0": row(0.8, ["enc1"])}, "fnet": {"0": row(0.7, [])}}
+    del rows["fnet"]["0"]["milliseconds"]
+    words = {"title": "Operators after the same training", "command": "python some.py", "seed": 0}
+    write_result("made-up-mixers", **words, settings={"not_run": ["afno"]}, results=rows)
+    command, head, *_, below, link = mixers_once_run("made-up-mixers").split("\n\n")
+    assert command == "    python some.py"
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in head.splitlines()[2:]] == [
+        ["`heat`", "80.00", "1", "1", "0.500", "2.0", "1.0", "2.00", "1.00", "1", "70.00"],
+        ["`fnet`", "70.00", "0", "0", "0.500", "2.0", "1.0", "", "", "1", "60.00"],
+    ]
+    assert below == "Not run: `afno`."
+    assert link.endswith("(../../benchmarks/results/made-up-mixers.json).")
+
+
 def test_the_table_has_means_deviations_and_counts(study):
-
-    def row(dice, off):
-        return {
-            "dice": dice,
-            "exactly_off": off,
-            "unchanged_on_scans": off,
-            "distance": {"dec1": 0.5},
-            "macs": {"all sites": 2_000_000, "bypassed": 1_000_000},
-            "milliseconds": {"plain, trained": 2.0, "plain, bypassed": 1.0},
-            "similar": {"0.99": {"bypassed": ["enc1"], "dice": dice - 0.1}},
-        }
-
     head, line = study.table({"heat": {"0": row(0.8, ["enc1"]), "1": row(0.9, [])}}).splitlines()
     assert head.split() == (
         [

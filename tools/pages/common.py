@@ -6,7 +6,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from results import Result, read_result
+from results import Result, read_result, result_names
 
 _READ: set[str] = set()
 """Names of the results that were read since `reading` began."""
@@ -39,6 +39,19 @@ def stored_head(name: str) -> Result:
     """Return a stored result with its head."""
     _READ.add(name)
     return _read(name)
+
+
+def is_stored(name: str) -> bool:
+    """Return whether there is a stored result of this name, for pages that say so where there is none yet."""
+    return name in result_names()
+
+
+def with_source(name: str, text: str) -> str:
+    """Return a text about a stored result behind the command that makes it, with a link to its file below."""
+    command = f"    {stored_head(name).command}"
+    return "\n\n".join(
+        (command, text, f"These are the numbers of the [stored result](../../benchmarks/results/{name}.json).")
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from results import ROOT
 
-from pages.common import giga, span, stored, table
+from pages.common import giga, is_stored, span, stored, stored_head, table, with_source
 
 
 def gates_elsewhere(result: str) -> str:
@@ -21,6 +21,22 @@ def gates_elsewhere(result: str) -> str:
         count = f"{len(_open(run))} of {len(run['sites'])}"
         rows.append([f"`{name}`", seed, str(run["iterations"]), count, *scores, *macs])
     return table(head, rows)
+
+
+def gates_once_run(result: str) -> str:
+    """Return all about a result where it is stored, else that it is not: networks, open gates, and the figure."""
+    if not is_stored(result):
+        return "No result of it is stored yet."
+    missing = ", ".join(f"`{name}`" for name in stored_head(result).settings.get("not_run", ()))
+    figure = result.rpartition("-")[0]
+    parts = [
+        gates_elsewhere(result) + (f"\n\nNot run: {missing}." if missing else ""),
+        f"The logits of the retired network are those of the trained one, bit for bit, in {gates_equal(result)} runs. "
+        "These gates are open at the end:",
+        gates_kept(result),
+        f"![Strength D over the iterations, one panel for each network](../images/{figure}.svg)",
+    ]
+    return with_source(result, "\n\n".join(parts))
 
 
 def gates_planned(sweep: str) -> str:

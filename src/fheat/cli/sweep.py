@@ -18,6 +18,7 @@ from fheat.system.text import printable
 
 if TYPE_CHECKING:
     from fheat.experiments.engine import Engine
+    from fheat.experiments.planned import PlannedRun
     from fheat.experiments.sweep_table import SweepTable
 
 
@@ -33,6 +34,8 @@ class Sweep:
 
     Example: fheat sweep sweep.toml --out runs --parallel 2
 
+    Example: fheat sweep sweep.toml --out runs --only clip-none-seed-0
+
     Example: fheat sweep sweep.toml --out runs --list
     """
 
@@ -40,6 +43,8 @@ class Sweep:
     """TOML file that plans the runs; see docs/how-to/cluster.md."""
     out: Path = Path("runs")
     """Folder for all runs."""
+    only: tuple[str, ...] = ()
+    """Names of the runs to do now, all if none; several commands may do different runs of one folder at once."""
     parallel: int | None = None
     """Number of runs at once on each GPU, or on the CPU of each machine; by default 1."""
     engine: Literal["local", "ray"] = "local"
@@ -67,18 +72,19 @@ def run(arguments: Sequence[str]) -> None:
     from fheat.experiments.sweep_table import CSV, MARKDOWN, sweep_table
 
     sweep = read_sweep(options.file)
+    chosen = _chosen(sweep.runs, options.only)
     if options.list:
         _show(sweep_table(sweep, options.out), options)
         return
     engine = _engine(options)
     try:
-        with run_screen(len(sweep.runs)) as watcher, redirect_stdout(sys.stderr):  # on which Ray prints its remarks
-            ends = run_all(sweep.runs, options.out, engine, watcher)
+        with run_screen(len(chosen)) as watcher, redirect_stdout(sys.stderr):  # on which Ray prints its remarks
+            ends = run_all(chosen, options.out, engine, watcher)
     except Interrupted as interrupted:
         table = sweep_table(sweep, options.out)
         table.write(options.out)
-        done = sum(row.state == "done" for row in table.rows)
-        words = f"stopped; {done} of {len(table.rows)} runs are done and the others are saved"
+        done = sum(run.outcome(options.out) is not None for run in chosen)
+        words = f"stopped; {done} of {len(chosen)} runs are done and the others are saved"
         print(f"fheat: {words}; the same command goes on", file=sys.stderr)
         raise SystemExit(exit_code(interrupted.number)) from None
     failures = [end for end in ends if isinstance(end, Failure)]
@@ -93,6 +99,17 @@ def run(arguments: Sequence[str]) -> None:
         print(printable(f"failed {failure.name}: {failure.reason}"), file=sys.stderr)
     if failures:
         raise BadInput(options.out, f"{len(failures)} of {len(ends)} runs failed", "see the lines above for each")
+
+
+def _chosen(runs: "Sequence[PlannedRun]", names: Sequence[str]) -> "list[PlannedRun]":
+    """Return the runs of these names in the order of the sweep, all of them if there are no names."""
+    from fheat.system.settings import nearest
+
+    known = [run.name for run in runs]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--only: the file plans no run {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+    return [run for run in runs if not names or run.name in names]
 
 
 def _engine(options: Sweep) -> "Engine":
