@@ -25,7 +25,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,13 @@ def main() -> None:
     with torch.no_grad():
         trained = retire(load("la-4")).eval().to(device)
         expected = plain(trained, x)
-        first = {how: prepared(trained, how, x, expected, device) for how in RUNTIMES[device]}
+        first = all_prepared(FIRST, trained, RUNTIMES[device], x, expected, device, found)
         for name in asked:
             label, network = built(name, device)
-            measure(label, network, first, x, device, options.rounds, found)
+            try:
+                measure(label, network, first, x, device, options.rounds, found)
+            except Exception as error:  # one that fails, for lack of memory perhaps, must not cost the others
+                not_run(label, "any runtime", error, found)
             del network
             gc.collect()
             torch.cuda.empty_cache()
@@ -124,19 +127,32 @@ def measure(
     plain(network, x)
     if time.perf_counter() - start > SLOW_SECONDS:
         rounds = min(rounds, SLOW_ROUNDS)
-    runs: dict[str, Run] = {}
-    for how in first:
-        found["not_run"].pop(f"{label} / {how}", None)
-        try:
-            runs[how] = prepared(network, how, x, expected, device)
-        except Exception as error:  # compilers raise whatever they like
-            found["not_run"][f"{label} / {how}"] = reason(error)
-            print(f"{label}, {how}: {reason(error)}", flush=True)
+    runs = all_prepared(label, network, first, x, expected, device, found)
     turns = {f"{who} / {how}": run[how] for who, run in ((FIRST, first), (label, runs)) for how in runs}
     times = interleaved(turns, rounds, device, warm_up=1, capture=False)
     found["window_ms"][label] = {how: round(times[f"{label} / {how}"], 3) for how in runs}
     found["beside"][label] = {how: round(times[f"{FIRST} / {how}"], 3) for how in runs}
     found["rounds"][label] = rounds
+
+
+def all_prepared(
+    label: str, network: nn.Module, runtimes: Iterable[str], x: Tensor, expected: Tensor, device: str, found: Found
+) -> dict[str, Run]:
+    """Return a run of the network in every runtime that can run it, and note the reasons of the others."""
+    found["not_run"] = {place: why for place, why in found["not_run"].items() if not place.startswith(f"{label} / ")}
+    runs: dict[str, Run] = {}
+    for how in runtimes:
+        try:
+            runs[how] = prepared(network, how, x, expected, device)
+        except Exception as error:  # compilers raise whatever they like
+            not_run(label, how, error, found)
+    return runs
+
+
+def not_run(label: str, how: str, error: BaseException, found: Found) -> None:
+    """Note why a runtime does not run a network."""
+    found["not_run"][f"{label} / {how}"] = reason(error)
+    print(f"{label}, {how}: {reason(error)}", flush=True)
 
 
 def reason(error: BaseException) -> str:

@@ -85,16 +85,16 @@ def main() -> None:
         if options.device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-    write_result(
-        options.name,
-        title=f"Every network and every method trained for {options.rounds} iterations in bfloat16 on LA",
-        command="python benchmarks/stability.py --data LA --device cuda",
-        seed=0,
-        device=options.device,
-        settings={"iterations": options.rounds, "labels": 4, "patch": patch},
-        results=found,
-        out=options.out,
-    )
+        write_result(  # after each, so that a run that is ended keeps what it has
+            options.name,
+            title=f"Every network and every method trained for {options.rounds} iterations in bfloat16 on LA",
+            command="python benchmarks/stability.py --data LA --device cuda",
+            seed=0,
+            device=options.device,
+            settings={"iterations": options.rounds, "labels": 4, "patch": patch},
+            results=found,
+            out=options.out,
+        )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+import torch._dynamo
 from results import ROOT, write_result
 from torch import nn
 
@@ -50,6 +51,36 @@ def test_a_network_is_timed_beside_the_first_and_what_fails_has_a_reason(benchma
     monkeypatch.setattr(benchmark, "SLOW_SECONDS", 0.0)
     benchmark.measure("double", Scaled(2.0), first, x, "cpu", 3, found)
     assert found["rounds"] == {"double": benchmark.SLOW_ROUNDS}
+
+
+def test_what_fails_costs_nothing_else(benchmark, monkeypatch, tmp_path):
+    """FHEAT-Seg in one runtime, one network in all of them, another while it is timed: the rest is stored."""
+    monkeypatch.setattr(benchmark, "SIZE", (4, 4, 4))
+    monkeypatch.setattr(benchmark, "RUNTIMES", {"cpu": ("torch", "refuses")})
+    monkeypatch.setattr(benchmark, "load", lambda name: Scaled(1.0))
+    monkeypatch.setattr(benchmark, "retire", lambda network: network)
+    factors = {"unet": 0.0, "mednext": None, "segresnet": 2.0}
+    monkeypatch.setattr(benchmark, "built", lambda name, device: (name, Scaled(factors[name])))
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setenv("FHEAT_CACHE", "")  # this and the next ones are set by the script, and are as before afterwards
+    for name in ("recompile_limit", "fail_on_recompile_limit_hit"):
+        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
+
+    def compiled(network, how, x):
+        if how == "refuses":
+            raise RuntimeError("no compiler")
+        return network
+
+    monkeypatch.setattr(benchmark, "compiled", compiled)
+    out = tmp_path / "equal-terms-cpu.json"
+    words = ["equal_terms.py", "--networks", "unet,mednext,segresnet", "--rounds", "1", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    benchmark.main()
+    results = json.loads(out.read_text())["results"]
+    assert list(results["window_ms"]["segresnet"]) == list(results["window_ms"][benchmark.FIRST]) == ["torch"]
+    assert set(results["not_run"]) == {f"{benchmark.FIRST} / refuses", "unet / torch", "mednext / any runtime"}
+    assert results["not_run"]["unet / torch"].startswith("RuntimeError: its output is off by nan")
+    assert results["not_run"]["mednext / any runtime"].startswith("TypeError")
 
 
 def test_ratios_are_to_the_first_in_the_same_turns(benchmark):

@@ -123,10 +123,10 @@ def _is_own(runtime: str) -> bool:
 
 
 def _runtime(name: str) -> str:
-    """Return the name of a runtime in words; what follows a comma is in words already."""
+    """Return the name of a runtime in words; what follows a comma, or is no runtime, is in words already."""
     words = {"torch": "PyTorch", "torch.compile": "`torch.compile`", "openvino": "OpenVINO", "graph": "captured graph"}
     first, *others = name.split(", ")
-    return ", ".join((words[first], *others))
+    return ", ".join((words.get(first, first), *others))
 
 
 def _milliseconds(value: float) -> str:
