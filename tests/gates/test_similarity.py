@@ -1,5 +1,6 @@
 """How like its input the output of a site is, against sums written out; networks without the most similar sites."""
 
+import copy
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from fheat.gates.similarity import Similarity, bypass_similar, bypass_sites, mea
 from fheat.networks.registry import create_model
 from fheat.nn.fnet import FNet3D
 from fheat.ops.gates import operators_of
+from fheat.ops.mixing_block import branches_of
 from tests.gates.test_cka import dense_cka
 
 
@@ -188,6 +190,52 @@ def test_mixers_of_blocks_are_sites(name, tmp_path):
         assert torch.equal(restored(x), smaller(x))
         assert not torch.equal(restored(x), model(x))
     assert bypass_similar(restored, found, threshold, by="cka")[1] == []
+
+
+PARTS = ("mixer", "ffn")
+BRANCHES = {
+    "segformer3d": [f"enc{level}.blocks.{block}.{name}" for level in range(1, 5) for block in (0, 1) for name in PARTS],
+    "fheat_seg": ["enc1.blocks.0.first.mixer", "enc1.blocks.0.second.mixer"],
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_mixing_of_channels_is_left_out_like_that_of_voxels(name, tmp_path):
+    """Each residual branch is compared by itself, x with x + branch(x), and a block without it adds nothing."""
+    torch.manual_seed(0)
+    sides = (64, 64, 64) if name == "segformer3d" else (32, 32, 32)
+    model, x = create_model(name, patch_size=sides).eval(), torch.randn(1, 1, *sides)
+    seen = []
+    path = BRANCHES[name][1]
+    branch = branches_of(model)[path]
+    first, last = branch.ends
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    last.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with measured_similarity(model, "branches") as record, torch.no_grad():
+        before = model(x)
+    first._forward_pre_hooks.clear()
+    last._forward_hooks.clear()
+    found = record.results()
+    assert list(found)[: len(BRANCHES[name])] == BRANCHES[name]
+    assert list(found) == list(branches_of(model))
+    assert found[path].cka == pytest.approx(dense_cka([(seen[0], seen[0] + seen[1])]), abs=1e-6)
+    assert found[path].distance == pytest.approx(float(seen[1].norm() / seen[0].norm()), rel=1e-4)
+    threshold = sorted(one.cosine for one in found.values())[-2]
+    smaller, sites = bypass_similar(model, found, threshold)
+    assert sites == [site for site, one in found.items() if one.cosine >= threshold]
+    assert (len(sites), cost(smaller).macs < cost(model).macs) == (2, True)
+    assert not any(branches_of(smaller)[site].present for site in sites)
+    with torch.no_grad():
+        zeroed = copy.deepcopy(model)  # the slow way: the branch ends in zeros
+        for site in sites:
+            last_of = branches_of(zeroed)[site].ends[1]
+            for value in (last_of[-1] if isinstance(last_of, nn.Sequential) else last_of).parameters():
+                value.zero_()
+        assert torch.equal(smaller(x), zeroed(x))
+        assert not torch.equal(smaller(x), before)
+        restored = load(save(smaller, tmp_path / "model"))
+        assert torch.equal(restored(x), smaller(x))
+    assert bypass_similar(restored, found, threshold)[1] == []
 
 
 def test_a_site_of_an_instrumented_network_loses_its_hook():

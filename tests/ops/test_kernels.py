@@ -16,6 +16,7 @@ from fheat.ops import kernels
 from fheat.ops.heat import FractionalHeat
 from fheat.ops.kernels import launch
 from fheat.ops.largest_component import largest_component
+from fheat.ops.mixing_block import branches_of
 from fheat.ops.rational import Rational
 from tests.ops.compare import error, shaken
 
@@ -101,6 +102,24 @@ def test_a_number_of_groups_that_is_no_power_of_two():
     with kernels.use("always"):
         stage(x).square().sum().backward()
     exact(x.double()).square().sum().backward()
+    for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
+        assert error(one.grad, other.grad) < 1e-4, name
+
+
+def test_a_stage_without_one_mixing_of_channels():
+    def build():
+        stage = FHEATStage(8, 1, gate_at(None))
+        branches_of(stage)["blocks.0.first.mixer"].remove()
+        return stage
+
+    stage = shaken(build())
+    exact, x = twin(stage, build), torch.randn(1, 8, 2, 3, 3)
+    with kernels.use("always"):
+        fused = stage(x)
+        fused.square().sum().backward()
+    expected = exact(x.double())
+    expected.square().sum().backward()
+    assert error(fused, expected) < 1e-6
     for (name, one), other in zip(stage.named_parameters(), exact.parameters(), strict=True):
         assert error(one.grad, other.grad) < 1e-4, name
 

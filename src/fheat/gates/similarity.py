@@ -1,9 +1,8 @@
 """How much each site of a network changes what it is given, and a copy without the sites that change it least.
 
 This is the idea of post-hoc pruning by similarity between layers (Hong et al., *SlimFormer-3D*, MICCAI 2025), by
-angular distance and by CKA: what mixes voxels in a layer that looks like the layer before it is left out after
-training. Unlike `fheat.retire` it changes the outputs of the network, so its price has to be measured. Deliberate
-difference: the mixing of channels always stays.
+angular distance and by CKA: what mixes voxels or channels in a layer that looks like the layer before it is left out
+after training. Unlike `fheat.retire` it changes the outputs of the network, so its price has to be measured.
 """
 
 import copy
@@ -22,14 +21,15 @@ from fheat.gates.cka import RunningCKA
 from fheat.gates.retire import remove_gate
 from fheat.ops.gates import operators_of
 from fheat.ops.heat import FractionalHeat
-from fheat.ops.mixing_block import blocks_of, own_mixers_of
+from fheat.ops.mixing_block import blocks_of, branches_of
 from fheat.ops.spectral_mixer import SpectralMixer
 
 Network = TypeVar("Network", bound=nn.Module)
 Measure = Literal["cosine", "cka"]
 """Number of a `Similarity` by which sites are left out."""
-Compared = Literal["sites", "blocks"]
-"""What is compared: input and output of each site itself, or of the block that it works in."""
+Compared = Literal["sites", "blocks", "branches"]
+"""What is compared: input and output of each site itself, of the block that it works in, or x before and after each
+residual branch."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,15 @@ def measured_similarity(model: nn.Module, compared: Compared = "sites") -> Itera
         compared: `sites` compares input and output of every gate, or of the mixer in its place. `blocks` compares what
             enters a block, which is the output of the block before, with what leaves it: two consecutive layers. All
             blocks in which a gate or mixer works count for its site; a block that has a mixer of its own, such as
-            attention, is a site of the mixer's path. Sites outside blocks are not measured.
+            attention, is a site of the mixer's path. Sites outside blocks are not measured. `branches` compares x with
+            x + branch(x), for each residual branch that can be left out: the mixing of channels of every block, and its
+            mixing of voxels where that is a module of its own. The site is the path of the branch.
     """
     if compared not in get_args(Compared):
         raise ValueError(f"compared={compared!r} is unknown: use one of {', '.join(get_args(Compared))}")
     record = SimilarityRecord()
-    hooks = _hooks_of_sites(model, record) if compared == "sites" else _hooks_of_blocks(model, record)
+    place = {"sites": _hooks_of_sites, "blocks": _hooks_of_blocks, "branches": _hooks_of_branches}
+    hooks = place[compared](model, record)
     try:
         yield record
     finally:
@@ -137,10 +140,11 @@ def _hooks_of_blocks(model: nn.Module, record: SimilarityRecord) -> list[Removab
         running.append(set())
 
     for path, block in blocks_of(model).items():
+        own = set() if block.own_mixer is None else {f"{path}.{block.own_mixer}"}
 
-        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, path: str = path) -> None:
+        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, own: set[str] = own) -> None:
             y = output[0] if isinstance(output, tuple) else output
-            for site in running.pop() or {f"{path}.mixer"}:
+            for site in running.pop() or own:
                 record._sums.setdefault(site, _Sums()).add(inputs[0], y)
 
         hooks += [block.register_forward_pre_hook(enter), block.register_forward_hook(leave)]
@@ -154,21 +158,40 @@ def _hooks_of_blocks(model: nn.Module, record: SimilarityRecord) -> list[Removab
     return hooks
 
 
-def bypass_sites(model: Network, sites: Mapping[str, object] | set[str]) -> Network:
-    """Return a copy of a network without what mixes voxels at these sites, whatever it did before.
+def _hooks_of_branches(model: nn.Module, record: SimilarityRecord) -> list[RemovableHandle]:
+    before: dict[str, Tensor] = {}  # x at the beginning of each branch that runs now
+    hooks = []
+    for path, branch in branches_of(model).items():
+        if not branch.present:
+            continue
+        first, last = branch.ends
 
-    A gate, or the mixer in its place, returns its input; a block whose own mixer is left out adds nothing there. The
+        def enter(module: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
+            before[path] = inputs[0]
+
+        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor, path: str = path) -> None:
+            x = before.pop(path)
+            record._sums.setdefault(path, _Sums()).add(x, x + output)
+
+        hooks += [first.register_forward_pre_hook(enter), last.register_forward_hook(leave)]
+    return hooks
+
+
+def bypass_sites(model: Network, sites: Mapping[str, object] | set[str]) -> Network:
+    """Return a copy of a network without what mixes voxels or channels at these sites, whatever it did before.
+
+    A gate, or the mixer in its place, returns its input; a block of which a branch is left out adds nothing there. The
     copy is exact only where that was so already. It can be saved and loaded.
     """
     copied = copy.deepcopy(model)
-    operators, blocks = operators_of(copied), own_mixers_of(copied)
+    operators, branches = operators_of(copied), branches_of(copied)
     for site in sites:
         if site in operators:
             _bypass(copied, operators[site])
-        elif site in blocks:
-            blocks[site].remove_mixer()
+        elif site in branches:
+            branches[site].remove()
         else:
-            known = ", ".join((*operators, *blocks))
+            known = ", ".join((*operators, *branches))
             raise ValueError(f"{type(model).__name__} has no site {site!r}: it has {known}")
     return copied
 
@@ -178,14 +201,15 @@ def bypass_similar(
 ) -> tuple[Network, list[str]]:
     """Return a copy without the sites whose mean cosine, or CKA, is at least `threshold`, and the names of these sites.
 
-    Sites that are retired already are not named.
+    Sites that are retired already are not named. What was measured says which sites there are: the mixing of channels
+    is left out only where branches were compared.
     """
     if by not in get_args(Measure):
         raise ValueError(f"by={by!r} is unknown: use one of {', '.join(get_args(Measure))}")
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold={threshold} is no {by} to compare with: use a number above 0 and at most 1")
     present = [site for site, operator in operators_of(model).items() if not operator.retired]
-    present += [site for site, block in own_mixers_of(model).items() if block.mixer is not None]
+    present += [site for site, branch in branches_of(model).items() if branch.present]
     similar = [site for site in present if site in measured and getattr(measured[site], by) >= threshold]
     return bypass_sites(model, set(similar)), similar
 

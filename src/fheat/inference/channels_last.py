@@ -283,6 +283,11 @@ class _Stage(nn.Module):
         return last(self.gate(first(x)))
 
 
+def _second_half(block: FHEATBlock) -> tuple["_Mixer", "_Norm"]:
+    """Return the mixing of channels, which a network as built has, and the norm behind it."""
+    return _Mixer(block.get_submodule("mixer")), _Norm(block.get_submodule("mixer_norm"))
+
+
 class _Block:
     """x + DWConv3(x), then two FHEAT blocks: (N, X, Y, Z, C) -> the same."""
 
@@ -292,8 +297,7 @@ class _Block:
         weight[:, :, 1, 1, 1] += 1  # x + w * x = w' * x
         self.depthwise = _Conv(weight, padding=1, groups=self.channels)
         self.halves = [
-            (_FHEAT(one.fheat), _Norm(one.fheat_norm), _Mixer(one.mixer), _Norm(one.mixer_norm))
-            for one in (block.first, block.second)
+            (_FHEAT(one.fheat), _Norm(one.fheat_norm), *_second_half(one)) for one in (block.first, block.second)
         ]
 
     def __call__(self, x: Tensor, rows: _Rows, gated: Callable[[Tensor], Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ from fheat.models.weights import GET_AGAIN, Budget, Claimed, read_header
 from fheat.models.zoo import MANIFEST, find_folder
 from fheat.networks.registry import NetworkSpec, spec_of
 from fheat.ops.gates import gates_of, operators_of
-from fheat.ops.mixing_block import own_mixers_of
+from fheat.ops.mixing_block import branches_of
 from fheat.ops.spectral_mixer import SpectralMixer
 from fheat.system.errors import BadInput
 from fheat.system.files import TEXT_LIMIT, WEIGHTS_LIMIT, open_regular, write_folder
@@ -116,7 +116,7 @@ def save(
         instrumented=placed_gates(gates.values()),
         retired={site: gate.alpha.item() for site, gate in gates.items() if gate.retired}
         | {site: 0.0 for site, mixer in mixers.items() if mixer.retired}
-        | {site: 0.0 for site, block in own_mixers_of(model).items() if block.mixer is None},
+        | {site: 0.0 for site, branch in branches_of(model).items() if not branch.present},
         frozen={site: gate.strength.item() for site, gate in gates.items() if gate.delta is None and not gate.retired},
         stored=dtype,
         card=card,
@@ -224,11 +224,11 @@ def _build(manifest: Manifest, path: Path, stored: int) -> nn.Module:
             path, f"field network: {reason}", "install the version or the package that has it, or register_model"
         ) from None
     place_gates(model, manifest.instrumented, path)
-    gates, operators, blocks = gates_of(model), operators_of(model), own_mixers_of(model)
+    gates, operators, branches = gates_of(model), operators_of(model), branches_of(model)
     for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):
         for site, value in sites.items():
-            if name == "retired" and site in blocks:
-                blocks[site].remove_mixer()
+            if name == "retired" and site in branches:
+                branches[site].remove()
                 continue
             if site not in (operators if name == "retired" else gates):
                 raise BadInput(path, f"field {name}: {network.name} has no gate {site!r}", _SAVE_AGAIN)

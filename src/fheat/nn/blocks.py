@@ -1,5 +1,7 @@
 """The repeated blocks of the FHEAT networks: FHEAT block, light block, and a stage with its gate."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,10 @@ from fheat.ops.mixing_block import MixingBlock
 class FHEATBlock(MixingBlock):
     """x + GN(FHEAT(x)), then x + GN(mixer(x)). Shapes: (N, C, X, Y, Z) -> the same, twice."""
 
+    branches: ClassVar = {"mixer": ("mixer", "mixer_norm")}
+    mixer: nn.Module | None
+    mixer_norm: nn.Module | None
+
     def __init__(self, channels: int, *, kind: Mixer = "kan", ratio: int = 1) -> None:
         super().__init__()
         self.fheat = FHEAT(channels)
@@ -25,7 +31,9 @@ class FHEATBlock(MixingBlock):
         """Return the output of the block, and y = FHEAT(x), from which the attention map is computed."""
         y = self.fheat(x, gate)
         x = x + self.fheat_norm(y)
-        return x + self.mixer_norm(self.mixer(x)), y
+        if self.mixer is not None and self.mixer_norm is not None:
+            x = x + self.mixer_norm(self.mixer(x))
+        return x, y
 
 
 class LightBlock(nn.Module):

@@ -77,7 +77,7 @@ def run_fused(x: Tensor, blocks: Iterable[Any], gate: nn.Module) -> tuple[Tensor
                 x, moments, y = first_half(x, FHEATWeights(*_values(block, _FIRST_HALF)), next(table), eps)
                 if _small_kan(block, x.shape[-1]):
                     x = second_half(x, moments, MixerWeights(*_values(block, _SECOND_HALF)), eps)
-                else:
+                elif block.mixer is not None:
                     mixed = block.mixer_norm(block.mixer(x.movedim(-1, 1)))
                     x = x + mixed.movedim(1, -1)
     return x.movedim(-1, 1), y.movedim(-1, 1)

@@ -7,6 +7,7 @@ layers are 1x1x1 convolutions.
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from fheat.nn.fheat import FHEAT
 from fheat.nn.layers import ChannelNorm
 from fheat.ops.dct import compute_dtype, without_autocast
 from fheat.ops.heat import FractionalHeat
-from fheat.ops.mixing_block import OwnMixerBlock
+from fheat.ops.mixing_block import MixingBlock
 
 
 class PatchEmbedding(nn.Sequential):
@@ -74,8 +75,15 @@ class MixFFN(nn.Sequential):
         )
 
 
-class SegFormerBlock(OwnMixerBlock):
+class SegFormerBlock(MixingBlock):
     """x + mixer(norm(x)), then x + MixFFN(norm(x)). Shapes: (N, C, X, Y, Z) -> the same."""
+
+    branches: ClassVar = {"mixer": ("mixer_norm", "mixer"), "ffn": ("ffn_norm", "ffn")}
+    own_mixer = "mixer"
+    mixer: nn.Module | None
+    mixer_norm: nn.Module | None
+    ffn: nn.Module | None
+    ffn_norm: nn.Module | None
 
     def __init__(self, channels: int, mixer: nn.Module) -> None:
         super().__init__()
@@ -88,8 +96,9 @@ class SegFormerBlock(OwnMixerBlock):
         """Apply the block; `shared` are modules that the stage lends to the mixer of each of its blocks."""
         if self.mixer is not None and self.mixer_norm is not None:
             x = x + self.mixer(self.mixer_norm(x), *shared)
-        out: Tensor = x + self.ffn(self.ffn_norm(x))
-        return out
+        if self.ffn is not None and self.ffn_norm is not None:
+            x = x + self.ffn(self.ffn_norm(x))
+        return x
 
 
 class SegFormerStage(nn.Module):

@@ -1,4 +1,8 @@
-"""Residual blocks that mix voxels and then channels, as layers that can be compared with each other."""
+"""Residual blocks that mix voxels and then channels, as layers that can be compared with each other and left out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -9,21 +13,41 @@ class MixingBlock(nn.Module):
     `forward` takes x, (N, C, *grid), as its first argument and returns the new x of the same shape, alone or as the
     first element of a tuple. What enters a block is what the block before it returned, so input and output of a block
     are the outputs of two consecutive layers, see `fheat.gates.similarity`.
+
+    A block names in `branches` those of its residual branches that can be left out: for each, under the name of its
+    main module, the modules through which x passes, first and last, one of which is the main module. `own_mixer` names
+    the one of them that mixes voxels, where no gate that is shared between blocks does. A block must return what it
+    would without a branch where the modules of that branch are None.
+
+    Identity case: without a branch, x passes it as it is.
     """
 
+    branches: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    own_mixer: ClassVar[str | None] = None
 
-class OwnMixerBlock(MixingBlock):
-    """A block whose mixing of voxels is a module of its own, `mixer` behind the norm `mixer_norm`, and can be removed.
 
-    Identity case: without the mixer, x goes to the mixing of channels as it is.
-    """
+@dataclass(frozen=True)
+class Branch:
+    """A residual branch of a block that can be left out."""
 
-    mixer: nn.Module | None
-    mixer_norm: nn.Module | None
+    block: MixingBlock
+    name: str
 
-    def remove_mixer(self) -> None:
-        """Take the mixer and its norm out of the graph for good; the mixing of channels stays."""
-        self.mixer = self.mixer_norm = None
+    @property
+    def present(self) -> bool:
+        """Whether it was not removed."""
+        return getattr(self.block, self.name) is not None
+
+    @property
+    def ends(self) -> tuple[nn.Module, nn.Module]:
+        """The modules through which x passes first and last."""
+        first, last = self.block.branches[self.name]
+        return self.block.get_submodule(first), self.block.get_submodule(last)
+
+    def remove(self) -> None:
+        """Take its modules out of the graph for good."""
+        for module in self.block.branches[self.name]:
+            setattr(self.block, module, None)
 
 
 def blocks_of(model: nn.Module) -> dict[str, MixingBlock]:
@@ -31,6 +55,8 @@ def blocks_of(model: nn.Module) -> dict[str, MixingBlock]:
     return {path: module for path, module in model.named_modules() if isinstance(module, MixingBlock)}
 
 
-def own_mixers_of(model: nn.Module) -> dict[str, OwnMixerBlock]:
-    """Return the blocks with a mixer of their own by the paths of these mixers, also where it was removed."""
-    return {f"{path}.mixer": block for path, block in blocks_of(model).items() if isinstance(block, OwnMixerBlock)}
+def branches_of(model: nn.Module) -> dict[str, Branch]:
+    """Return the branches that can be left out by the paths of their main modules, also those that were removed."""
+    return {
+        f"{path}.{name}": Branch(block, name) for path, block in blocks_of(model).items() for name in block.branches
+    }

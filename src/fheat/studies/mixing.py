@@ -32,7 +32,7 @@ def similarity_on_scans(
         model: a network with a card, or the folder of one.
         cases: the scans; their labels are not read.
         device: device to run on; a GPU where there is one if None.
-        compared: `sites`, or `blocks` for consecutive layers, see `fheat.gates.similarity.measured_similarity`.
+        compared: `sites`, `blocks` for consecutive layers, or `branches` of these; `fheat.gates.similarity` explains.
         progress: called with the number of scans done and their total.
     """
     predictor = Predictor(model, device=device, runtime="torch", precision="float32")
