@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 from recipe import by_case, means
-from record import ROOT, Result, read_result, result_names, write_result
+from record import ROOT, Result, from_root, read_result, result_names, write_result
 from torch import nn
 
 from fheat.experiments.planned import OUTCOME, SCORES, Outcome, read_outcome
@@ -294,8 +294,8 @@ def keep(name: str, run: Run, rows: Rows, settings: Mapping[str, Any], sweep: Pa
     write_result(
         name,
         title="Gates in well-known networks: Dice with and without, gates that stay open, and what retiring leaves",
-        command=f"fheat sweep {sweep} --out OUT, then python studies/compare_gates.py OUT --store {name} "
-        f"--sweep {sweep}",
+        command=f"fheat sweep {from_root(sweep)} --out OUT, then python studies/compare_gates.py OUT --store {name} "
+        f"--sweep {from_root(sweep)}",
         seed=sorted({int(seed) for seeds in rows.values() for seed in seeds}),
         machine=run.outcome.machine,
         note="dice: with gates, plain: the same network without any, retired: with gates, closed ones retired; means "

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 import tyro
 from recipe import by_case, means
-from record import ROOT, read_result, result_names, write_result
+from record import ROOT, from_root, read_result, result_names, write_result
 from torch import nn
 
 from fheat.bench.timing import Candidate, Timer, without_kernels
@@ -303,8 +303,8 @@ def keep(
     write_result(
         name,
         title="Operators at the sites of FHEAT-Seg after the same training: Dice, sites off, cost and time",
-        command=f"fheat sweep {sweep} --out OUT, then python studies/compare_mixers.py OUT --store {name} "
-        f"--sweep {sweep}",
+        command=f"fheat sweep {from_root(sweep)} --out OUT, then python studies/compare_mixers.py OUT --store {name} "
+        f"--sweep {from_root(sweep)}",
         seed=sorted({int(seed) for seeds in found.values() for seed in seeds}),
         device=device,
         note="exactly_off: sites that are the identity for any input, by their parameters; unchanged_on_scans: sites "

@@ -56,6 +56,12 @@ class Result(BaseModel):
 HEAD = ("name", "title", "command", "machine", "versions", "seed", "date", "note")
 
 
+def from_root(path: Path) -> Path:
+    """Return a path as commands of stored results name it: from the root of the repository, where it lies inside."""
+    whole = path.resolve()
+    return whole.relative_to(ROOT.resolve()) if whole.is_relative_to(ROOT.resolve()) else path
+
+
 def result_names() -> list[str]:
     """Return the names of all stored results in alphabetical order."""
     return sorted(path.stem for path in RESULTS.glob("*.json"))

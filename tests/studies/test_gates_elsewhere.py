@@ -153,6 +153,7 @@ def test_what_is_there_is_stored_and_added_to(study, tmp_path, monkeypatch, caps
     stored = read_result("made-up-gates")
     assert list(stored.results) == list(stored.settings["schedules"]) == ["segformer3d", "unet"]
     assert stored.settings["not_run"] == ["segresnet", "swin_unetr"]
+    assert stored.command.startswith("fheat sweep studies/gates/la.toml --out OUT, ")
     page = gates_once_run("made-up-gates")
     assert "| `unet` | 0 | 200 | 1 of 2 | 80.00 | 80.00 | 80.00 |" in page
     assert "Not run: `segresnet`, `swin_unetr`." in page
