@@ -30,7 +30,8 @@ from fheat.training.step import Step
 GRADIENT_FACTOR: Final = 3
 """Factor of the largest accepted error for gradients, in which rounding also decides on which side of zero values lie.
 From float32 to bfloat16 the features of the networks that can be compiled change by at most 0.025 and such gradients by
-at most 0.043 on crops of 48 voxels a side; 0.1 and 0.3 are accepted there. A wrong kernel is off by about 1."""
+at most 0.043, on crops of 48 or 64 voxels a side with fresh weights; 0.1 and 0.3 are accepted there. A wrong kernel is
+off by about 1."""
 LONGEST_REASON: Final = 200
 """Number of characters of a compiler's complaint that are shown."""
 Body = Callable[[Tensor], Tensor]
