@@ -21,7 +21,7 @@ from fheat.networks import registry
 from fheat.networks.padded import PaddedNetwork, as_written, bodies_of, compile_bodies, is_compiled
 from fheat.system import processes
 from fheat.system.errors import BadInput
-from fheat.training import compiling
+from fheat.training import compile_check, compiling
 from fheat.training.checkpoints import newest_checkpoint
 from fheat.training.compile_check import compile_run
 from fheat.training.compiling import Compiling
@@ -180,6 +180,12 @@ def other_numbers(forward, inputs):
     return forward(*inputs)
 
 
+def in_other_digits(forward, inputs):
+    """Compute in float32 what autocast computes in bfloat16, and round in the end."""
+    with torch.autocast("cpu", enabled=False):
+        return [y.bfloat16() for y in forward(*(x.float() for x in inputs))]
+
+
 WRONG = {
     "features": (scaled(1.005), "its features are off by 0.005 of the largest value"),
     "gradient": (wrong_gradient, "its gradient is off by 1 of its norm"),
@@ -219,6 +225,25 @@ def test_rounding_and_other_random_numbers_are_accepted(settings, backend, tmp_p
         dropout = {"network.dropout": 0.5} if run is other_numbers else {}
         compiled = Run(settings("yes", **dropout), tmp_path / str(index))
         assert compiled.trainer.prepared.notes() == []
+
+
+def test_rounding_may_be_as_large_as_the_gradient(config, larger_scans, backend, monkeypatch):
+    """The lowest norms of this network see 2x2x2 voxels here, and in bfloat16 no digit of some gradients is certain."""
+    fixed = {"data": str(larger_scans), "network": "unet", "patch_size": PATCH, "method": "supervised"}
+
+    def compiled(run):
+        torch._dynamo.reset()
+        backend(run)
+        prepared = prepare(config(**fixed, **{"optimiser.compile": "yes"}), device="cpu")
+        prepared.step.precision = torch.bfloat16
+        return compile_run(prepared).compiling.compiled
+
+    assert compiled(in_other_digits)
+    with pytest.raises(BadInput, match="its features are off by 0.[5-9] of"):
+        compiled(scaled(1.5))
+    monkeypatch.setattr(compile_check, "ROUNDING_FACTOR", 0)
+    with pytest.raises(BadInput, match="its gradient is off by"):
+        compiled(in_other_digits)
 
 
 def test_if_it_is_wrong_in_one_process_no_process_uses_it(settings, backend, measured):

@@ -68,7 +68,7 @@ def compile_seconds(steps: Mapping[str, Candidate], compiled: Set[str], device: 
     the other steps need them first."""
     if not compiled:
         return {}
-    import torch.compiler.config as config
+    from torch._inductor import config  # which takes a second to import
 
     for name in steps.keys() - compiled:
         steps[name]()

@@ -107,8 +107,7 @@ class Step:
         }
         for site, strength in opened.items():
             self.gates[site].set_strength(strength)
-        self._closed_before = []
-        self._drop_graph()
+        self._graph, self._closed_before = None, []
         return opened
 
     def state(self) -> dict[str, Tensor]:
