@@ -239,7 +239,7 @@ def test_rounding_may_be_as_large_as_the_gradient(config, larger_scans, backend,
         return compile_run(prepared).compiling.compiled
 
     assert compiled(in_other_digits)
-    with pytest.raises(BadInput, match="its features are off by 0.[5-9] of"):
+    with pytest.raises(BadInput, match=r"its features are off by 0\.[5-9] of"):
         compiled(scaled(1.5))
     monkeypatch.setattr(compile_check, "ROUNDING_FACTOR", 0)
     with pytest.raises(BadInput, match="its gradient is off by"):
