@@ -1,12 +1,12 @@
 """Estimates of cost: the stored speeds are those of the stored results, and the arithmetic is right."""
 
 import pytest
-from results import read_result
+from results import read_result, result_names
 
 from fheat.experiments.minutes import measured_speeds, run_minutes
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import item
-from fheat.training.estimate import shown, speeds
+from fheat.training.estimate import Gain, shown, speeds
 
 UNITS = 2 * (3 * 3 + 1)
 """Forward passes of an iteration of CSE: two crops, three passes with gradients, one without."""
@@ -24,6 +24,48 @@ def test_speeds_of_the_gpu_are_those_of_the_stored_results():
         name: measured["segresnet"] * cpu[name] / cpu["segresnet"] for name in ("dynunet", "swin_unetr", "mednext")
     }
     assert stored.milliseconds == pytest.approx(derived, rel=0.005)
+
+
+def gains_of(rows):
+    """Return what `torch.compile` gains by network, from those rows of `fheat bench step` that are of CSE."""
+    [row] = [one for one in rows if one["method"] == "cse" and (one["patch"], one["batch"]) == ("112x112x80", 2)]
+    times = row["milliseconds"]
+    return {
+        name.removesuffix("/compiled"): {
+            "eager": times[name.removesuffix("/compiled")] / UNITS,
+            "compiled": times[name] / UNITS,
+            "seconds": seconds,
+        }
+        for name, seconds in row["compile_seconds"].items()
+    }
+
+
+def test_gains_of_compiling_are_those_of_the_stored_result():
+    """As long as nobody has measured them, nobody has written them down either."""
+    stored, name = speeds(), "bench-compiled-cuda"
+    assert stored["cpu"].compiled == {}
+    if name not in result_names():
+        assert stored["cuda"].compiled == {}
+        return
+    result = read_result(name)
+    assert result.machine.name == stored["cuda"].machine
+    assert stored["cuda"].compiled.keys() == {"bf16"}
+    assert result.results["step"][0]["precision"] == "bfloat16"
+    written = {network: dict(gain) for network, gain in stored["cuda"].compiled["bf16"].items()}
+    derived = gains_of(result.results["step"])
+    assert written.keys() == derived.keys()
+    for network, gain in written.items():
+        assert gain == pytest.approx(derived[network], rel=0.01)
+
+
+def test_gains_are_times_of_a_forward_pass():
+    times = {"segresnet": 100.0, "segresnet/compiled": 60.0, "fheat_seg": 10.0}
+    row = {"method": "cse", "patch": "112x112x80", "batch": 2, "milliseconds": times}
+    other = row | {"method": "supervised", "compile_seconds": {"segresnet/compiled": 1.0}}
+    found = gains_of([row | {"compile_seconds": {"segresnet/compiled": 75.0}}, other])
+    assert {name: Gain(**gain) for name, gain in found.items()} == {
+        "segresnet": Gain(eager=5.0, compiled=3.0, seconds=75.0)
+    }
 
 
 def test_speeds_of_the_cpu_are_those_of_the_stored_results():

@@ -69,7 +69,7 @@ def test_what_a_run_leaves(config, tmp_path):
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == KEPT
     found = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert found.iteration == 6
-    assert found.facts.keys() == {"best", "latest", "settings", "set", "grid"}
+    assert found.facts.keys() == {"best", "latest", "settings", "set", "grid", "compiled"}
     assert (found.facts["best"], found.facts["settings"]) == (run.best, settings.model_dump(mode="json"))
 
 

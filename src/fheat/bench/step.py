@@ -1,5 +1,7 @@
 """Training iterations per second on random volumes, with the step of `fheat train`; captured once on a GPU."""
 
+import warnings
+from collections.abc import Mapping, Set
 from copy import deepcopy
 from typing import Any
 
@@ -7,7 +9,7 @@ import numpy as np
 import torch
 
 from fheat.bench.plan import Networks, in_its_way
-from fheat.bench.timing import MOST_REPEATS, Timer, ratios
+from fheat.bench.timing import MOST_REPEATS, Candidate, Timer, ratios, seconds_of
 from fheat.data.store import VolumeStore, pack_all
 from fheat.inference.windows import Triple
 from fheat.methods.base import Task
@@ -26,6 +28,8 @@ WARM_UP = 2
 """Number of turns before those that are measured."""
 _ITERATIONS_TO_CAPTURE = 6
 """Number of iterations after which a step is captured as a graph."""
+_ITERATIONS_TO_COMPILE = 1
+"""Number of iterations in which all that a step needs is compiled."""
 _LEARNING_RATE = 1e-8
 """So low that no gate closes, so that every iteration does the same work."""
 
@@ -33,11 +37,14 @@ _LEARNING_RATE = 1e-8
 def step_times(timer: Timer, networks: Networks, patch: Triple, batch: int, method: str) -> dict[str, Any]:
     """Return times of training iterations with `batch` labelled scans, and as many unlabelled ones for a method that
     uses them."""
-    iterations = _ITERATIONS_TO_CAPTURE + (WARM_UP + timer.rounds) * MOST_REPEATS
+    iterations = _ITERATIONS_TO_COMPILE + _ITERATIONS_TO_CAPTURE + (WARM_UP + timer.rounds) * MOST_REPEATS
     steps = {
         name: in_its_way(name, build_step(timer, network, method, patch, batch, iterations))
         for name, network in networks.built.items()
     }
+    compiled = {name for name, network in networks.built.items() if is_compiled(network)}
+    seconds = compile_seconds(steps, compiled, timer.device)
+    timer.notes.extend(f"{name}: compiled in {value:.1f} s, with {method}" for name, value in seconds.items())
     if timer.device.startswith("cuda"):
         for step in steps.values():
             for _ in range(_ITERATIONS_TO_CAPTURE):
@@ -51,7 +58,24 @@ def step_times(timer: Timer, networks: Networks, patch: Triple, batch: int, meth
         "milliseconds": times,
         "ratio": ratios(times),
         "per_second": {name: 1e3 / value for name, value in times.items()},
+        "compile_seconds": seconds,
     }
+
+
+def compile_seconds(steps: Mapping[str, Candidate], compiled: Set[str], device: str) -> dict[str, float]:
+    """Return the seconds of the first iteration of each of the compiled steps, which builds its networks anew: nothing
+    that was compiled before, by this program or an earlier one, is used. Kernels of fheat itself do not count, because
+    the other steps need them first."""
+    if not compiled:
+        return {}
+    from torch._inductor import config  # which takes a second to import
+
+    for name in steps.keys() - compiled:
+        steps[name]()
+    torch.compiler.reset()
+    with config.patch(force_disable_caches=True), warnings.catch_warnings():  # it warns that it does what it is told
+        warnings.filterwarnings("ignore", ".*force_disable_caches")
+        return {name: seconds_of(steps[name], 1, device.startswith("cuda")) for name in steps if name in compiled}
 
 
 def build_step(timer: Timer, network: Any, method: str, patch: Triple, batch: int, iterations: int) -> Step:

@@ -118,7 +118,7 @@ def interleaved(
     done, total = 0, (warm_up + rounds) * len(runs)
     for turn, order in enumerate(turns(list(runs), warm_up + rounds)):
         for name in order:
-            seconds = _seconds(runs[name], repeats[name], cuda)
+            seconds = seconds_of(runs[name], repeats[name], cuda)
             if turn < warm_up:
                 repeats[name] = min(MOST_REPEATS, max(1, int(SECONDS_OF_A_TURN / seconds)))
             else:
@@ -145,7 +145,7 @@ def ratios(times: Mapping[str, float]) -> dict[str, float]:
     return {name: value / first for name, value in times.items()}
 
 
-def _seconds(run: Candidate, repeats: int, cuda: bool) -> float:
+def seconds_of(run: Candidate, repeats: int, cuda: bool) -> float:
     """Return the mean seconds of one call, from several calls in a row."""
     if cuda:
         torch.cuda.synchronize()

@@ -121,8 +121,8 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
                 settings, folder, resume=options.resume, device=options.device, watch=screen.show, reading=show
             )
         trainers.append(trainer)
-        if group.rank == 0 and trainer.done == 0:
-            _print_notes(trainer.prepared)
+        if group.rank == 0:
+            _print_notes(trainer.prepared, goes_on=trainer.done > 0)
         plan = plan_run(trainer.prepared) if group.rank == 0 and not options.resume else None
         if plan is not None and not options.json:
             _print_plan(plan)
@@ -141,8 +141,8 @@ def _run(arguments: Sequence[str], group: processes.Group) -> None:
         _report(options, finished, plan)
 
 
-def _print_notes(prepared: Prepared) -> None:
-    for note in prepared.notes():
+def _print_notes(prepared: Prepared, *, goes_on: bool = False) -> None:
+    for note in prepared.notes(goes_on=goes_on):
         print(f"fheat: note: {note}", file=sys.stderr)
 
 

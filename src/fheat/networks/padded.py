@@ -1,6 +1,7 @@
 """Networks that halve the grid several times and need lengths that can be halved: padded, run, and cropped again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -53,10 +54,29 @@ def compile_bodies(*modules: nn.Module) -> int:
     Weights, their names and saved models stay as they are. A deep copy runs as written again. Outputs agree up to
     rounding.
     """
-    networks = {part for module in modules for part in module.modules() if isinstance(part, PaddedNetwork)}
-    for network in networks:
-        network.body.compile(dynamic=False)
-    return len(networks)
+    bodies = bodies_of(*modules)
+    for body in bodies:
+        body.compile(dynamic=False)
+    return len(bodies)
+
+
+def bodies_of(*modules: nn.Module) -> list[nn.Module]:
+    """Return the bodies of all padded networks among the modules and inside them, each once."""
+    parts = (part for module in modules for part in module.modules())
+    return list(dict.fromkeys(part.body for part in parts if isinstance(part, PaddedNetwork)))
+
+
+@contextmanager
+def as_written(*modules: nn.Module) -> Iterator[None]:
+    """Within the block, bodies that `compile_bodies` was given run as they are written; nothing is compiled for it."""
+    compiled = {body: body._compiled_call_impl for body in bodies_of(*modules)}
+    try:
+        for body in compiled:
+            body._compiled_call_impl = None
+        yield
+    finally:
+        for body, run in compiled.items():
+            body._compiled_call_impl = run
 
 
 def is_compiled(network: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from math import prod
 from typing import Final, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from fheat.methods.base import Method
@@ -25,11 +26,23 @@ from fheat.system.settings import Section
 
 Device = Literal["cuda", "cpu"]
 DEVICES: tuple[Device, ...] = ("cuda", "cpu")
+Precision = Literal["bf16", "fp32"]
 _SIDE: Final = 32
 """Number of voxels along each axis of the crop whose activations are measured."""
 _BESIDE: Final = 1.5
 """Factor for losses and for what the backward pass holds for a moment: iterations on a CPU took 1.2 to 1.6 times their
 activations (FHEAT-Seg and SegResNet, crops of 64 and 96 voxels a side)."""
+
+
+class Gain(Section):
+    """What `torch.compile` was measured to gain for one network within training, and what it costs."""
+
+    eager: PositiveFloat
+    """Milliseconds of a forward pass without it."""
+    compiled: PositiveFloat
+    """Milliseconds of a forward pass with it."""
+    seconds: NonNegativeFloat
+    """Time that compiling takes before the first iteration."""
 
 
 class Speed(Section):
@@ -39,6 +52,13 @@ class Speed(Section):
     voxels: int
     """Number of voxels of the crop that was timed."""
     milliseconds: dict[str, float]
+    compiled: dict[Precision, dict[str, Gain]] = Field(default_factory=dict)
+    """What `torch.compile` gains, by precision and network; only what was measured is here."""
+
+
+def device_kind(device: torch.device) -> Device:
+    """Return which of the stored speeds are those of a device."""
+    return "cuda" if device.type == "cuda" else "cpu"
 
 
 @cache
@@ -52,14 +72,20 @@ def stored_speed(network: str, method: str, patch: tuple[int, ...], batch: int, 
     """Return the iterations per second that the stored speeds suggest, or None for a network that nobody has timed or
     a method that does not exist."""
     speed = speeds()[device]
-    if network not in speed.milliseconds:
+    passes = forward_passes(method, patch, batch, device)
+    if network not in speed.milliseconds or passes is None:
         return None
+    return 1000 / (passes * speed.milliseconds[network])
+
+
+def forward_passes(method: str, patch: tuple[int, ...], batch: int, device: Device) -> float | None:
+    """Return how many forward passes of the crop that was timed on a device an iteration is as long as; None for a
+    method that does not exist."""
     try:
         with_gradients, without = method_class(method).passes
     except ValueError:
         return None
-    pass_time = speed.milliseconds[network] * prod(patch) / speed.voxels
-    return 1000 / (batch * (3 * with_gradients + without) * pass_time)
+    return batch * (3 * with_gradients + without) * prod(patch) / speeds()[device].voxels
 
 
 def shown(minutes: float | None) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fheat.system import processes
 from fheat.training.checkpoints import Checkpoint, save_checkpoint
@@ -141,6 +141,7 @@ class Checkpoints(Observer):
             "settings": trainer.settings.model_dump(mode="json"),
             "set": trainer.prepared.identity(),
             "grid": trainer.prepared.grid(),
+            "compiled": asdict(trainer.prepared.compiling),
         } | ({} if group.size == 1 else {"processes": group.size})
         if trainer.prepared.first != trainer.settings.schedule.iterations:
             facts["first"] = trainer.prepared.first

@@ -1,6 +1,6 @@
 """The plan of a run: grid, patch, intensities, batch, length, memory and time, printed before the first iteration."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -9,8 +9,10 @@ from fheat.data.fingerprint import Fingerprint
 from fheat.data.preprocessing import NOT_RESAMPLED
 from fheat.data.store import VolumeStore
 from fheat.gates.hook import placed_by
+from fheat.networks.padded import PaddedNetwork
 from fheat.system.text import aligned, counted, grid_name, printable, some_of
-from fheat.training.estimate import DEVICES, activation_bytes, shown, speeds, step_bytes, stored_speed
+from fheat.training.compiling import Compiling
+from fheat.training.estimate import activation_bytes, device_kind, shown, speeds, step_bytes, stored_speed
 from fheat.training.prepare import Prepared
 from fheat.training.settings import TrainSettings
 
@@ -35,6 +37,9 @@ class RunPlan:
     gates: tuple[str, ...]
     """Sites of the gates that are put into the network, beside those that it is built with."""
     stride: tuple[int, ...]
+    compilable: bool
+    """Whether the network has a body that `torch.compile` could be given."""
+    compiling: Compiling
     device: str
     scan_bytes: int
     """Bytes that the training scans take on the device."""
@@ -71,6 +76,7 @@ class RunPlan:
             "iterations": settings.schedule.iterations,
             "learning_rate": settings.optimiser.learning_rate,
             "validation": {"every": settings.validation.every, "stride": list(self.stride)},
+            "compiled": asdict(self.compiling),
             "device": self.device,
             "memory_bytes": {"scans": self.scan_bytes, "iteration": self.work_bytes},
             "minutes": None if self.minutes is None else float(f"{self.minutes:.3g}"),
@@ -109,6 +115,7 @@ class RunPlan:
             ("batch", " and ".join(f"{count} {kind}" for kind, count in self.crops.items() if count) + " crops"),
             ("length", f"{settings.schedule.iterations:,} iterations, rate {settings.optimiser.learning_rate:g}"),
             ("validation", self._validation()),
+            *([("torch.compile", self.compiling.shown())] if self.compilable else []),
             ("memory", self._memory()),
             ("time", self._time()),
         ]
@@ -148,7 +155,7 @@ def plan_run(prepared: Prepared) -> RunPlan:
     settings, scans, step = prepared.settings, prepared.scans, prepared.step
     device = step.iteration.device
     data, grid = settings.data, scans.preprocessing
-    kind = next(name for name in DEVICES if name == ("cuda" if device.type == "cuda" else "cpu"))
+    kind = device_kind(device)
     per_second = stored_speed(settings.network.name, settings.method.name, data.patch_size, data.batch, kind)
     activations = activation_bytes(step.model, scans.channels, data.patch_size)
     half = step.precision != torch.float32
@@ -167,6 +174,8 @@ def plan_run(prepared: Prepared) -> RunPlan:
         parameters=sum(parameter.numel() for parameter in step.model.parameters()),
         gates=tuple(site for site, gate in step.gates.items() if placed_by(gate) is not None),
         stride=prepared.windows.stride,
+        compilable=isinstance(step.model, PaddedNetwork),
+        compiling=prepared.compiling,
         device=str(device),
         scan_bytes=store.voxels.nbytes + store.labels.nbytes if isinstance(store, VolumeStore) else 0,
         work_bytes=work,

@@ -1,7 +1,7 @@
 """Preparing a run: from settings to scans, network, method and batches on a device. Nothing is written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from fheat.methods.base import Method
 from fheat.methods.registry import method_class
 from fheat.models.start import Start, start_folder, start_from
 from fheat.networks.base import SegmentationNetwork
-from fheat.networks.padded import PaddedNetwork, compile_bodies
+from fheat.networks.padded import PaddedNetwork
 from fheat.networks.registry import create_model, list_models, provides
 from fheat.system import processes
 from fheat.system.errors import BadInput
 from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
 from fheat.training.batches import Batches, draw, draw_run
+from fheat.training.compiling import Compiling, choose_for
+from fheat.training.estimate import device_kind
 from fheat.training.optimiser import NO_SPIKE, AdamW, Schedule, Spike
 from fheat.training.scans import Scans, load_scans, open_run_dataset, outlines_left_out
 from fheat.training.settings import INITIAL_STRENGTH, NetworkSettings, TrainSettings
@@ -44,6 +46,10 @@ class Prepared:
     """Number of iterations that the run was begun with; the settings have the number that it has now."""
     start: Start | None = None
     """The model that the run was started from; None for fresh weights."""
+    compiling: Compiling = field(default_factory=Compiling)
+    """Whether `torch.compile` shall run the network, or does: `fheat.training.compile_check` compiles and compares."""
+    remarks: tuple[str, ...] = ()
+    """What came up since, of which the user should know, a line each."""
 
     @property
     def windows(self) -> Windows:
@@ -51,11 +57,13 @@ class Prepared:
         x, y, z = self.settings.data.patch_size
         return Windows((x, y, z), self.settings.validation.stride or (x // 2, y // 2, z // 2))
 
-    def notes(self) -> list[str]:
-        """Return what the user should know about the model that the run starts from, a line each."""
-        if self.start is None:
-            return []
-        return list(filter(None, [self.start.note(), self.start.spacing_note(self.scans.preprocessing.spacing)]))
+    def notes(self, *, goes_on: bool = False) -> list[str]:
+        """Return what the user should know, a line each: about the model that the run starts from, unless the run goes
+        on, and what came up while it was prepared."""
+        if self.start is None or goes_on:
+            return [*self.remarks]
+        start = [self.start.note(), self.start.spacing_note(self.scans.preprocessing.spacing)]
+        return [*filter(None, start), *self.remarks]
 
     def identity(self) -> dict[str, Any]:
         """Return what tells the scans of this run from others, wherever they lie."""
@@ -89,6 +97,7 @@ def prepare(
     started: Start | None = None,
     start: str | None = None,
     grid: Mapping[str, Any] | None = None,
+    compiling: Compiling | None = None,
 ) -> Prepared:
     """Read the scans and build everything that a run needs, or raise `BadInput`.
 
@@ -104,6 +113,7 @@ def prepare(
         start: where that model lies, if not where the settings say.
         grid: orientation and spacing that the run was begun with, as its checkpoint tells; empty if that is of an
             earlier version, in which a run took those of its own scans. None for a run that begins.
+        compiling: whether the run was compiled so far; chosen here if None. Nothing is compiled yet.
     """
     group = processes.current()
     group.together(lambda: check_size(settings))
@@ -120,7 +130,8 @@ def prepare(
     if start is not None:
         started = group.together(lambda: start_from(model, start))
     step = _build(settings, scans, classes, model, where, first)
-    return Prepared(settings, dataset, scans, classes, step, first, started)
+    compiling = compiling or choose_for(settings, model, device_kind(where))
+    return Prepared(settings, dataset, scans, classes, step, first, started, compiling)
 
 
 def run_classes(dataset: Dataset, settings: TrainSettings) -> Classes:
@@ -159,7 +170,7 @@ def build_network(settings: TrainSettings, channels: int, classes: int) -> Segme
         able = [other for other in list_models() if needs.of_the_network <= provides(other)]
         reason = f"{name} has no {' and no '.join(sorted(missing))}, which method {settings.method.name} needs"
         raise BadInput("network", reason, f"use one of {', '.join(able)}, or another method")
-    if settings.optimiser.compile and not isinstance(model, PaddedNetwork):
+    if settings.optimiser.compile == "yes" and not isinstance(model, PaddedNetwork):
         reason = f"{name} is not made of a body and a head, of which torch.compile is given the body"
         raise BadInput("optimiser.compile", reason, "leave it out, or use a network such as segresnet or dynunet")
     return _with_gates(model, settings.network)  # type: ignore[return-value]
@@ -225,8 +236,6 @@ def _build(
     scans.volumes.clear()  # the store has them
     draws = draw_run(_counts(scans), (method.labelled, method.unlabelled), iterations, seed, first)
     method.prepare(model, build)
-    if settings.optimiser.compile:
-        compile_bodies(model, method)
     spike = NO_SPIKE if research.spike_at is None else Spike(research.spike_at, research.spike_for, research.spike)
     half = settings.optimiser.precision == "bf16" and device.type == "cuda"
     return Step(

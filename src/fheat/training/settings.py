@@ -176,10 +176,17 @@ class OptimiserSettings(Section):
     """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
     """Whether a GPU uses only algorithms that repeat bit by bit."""
-    compile: bool = False
-    """Whether torch.compile builds kernels for the network, which takes a minute or more before the first iteration.
-    For networks without kernels of fheat's own, such as SegResNet; fheat bench step --models segresnet,
-    segresnet/compiled shows what it gains."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Whether torch.compile builds kernels for the network, which takes a minute or more before the first iteration;
+    for networks without kernels of fheat's own, such as SegResNet. auto does so where measurements say that the run
+    gains more than that; fheat bench step --models segresnet,segresnet/compiled measures it. What is compiled is
+    compared with the network as it is written first; where it differs, auto goes on without it."""
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _was_a_switch(cls, value: Any) -> Any:
+        """Read true and false, which earlier versions wrote, as yes and no."""
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 class ScheduleSettings(Section):

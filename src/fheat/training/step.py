@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fheat.methods.base import Method, Optimiser
+from fheat.methods.base import Batch, Method, Optimiser
 from fheat.networks.base import SegmentationNetwork
+from fheat.networks.padded import is_compiled
 from fheat.ops.gates import gates_of
 from fheat.ops.hard_concrete import penalty_of
 from fheat.ops.heat import FractionalHeat
@@ -179,14 +180,24 @@ class Step:
             gate.sleep()
         self._closed_before = closed
         if twice:
-            self._graph = None
+            self._drop_graph()
+
+    def _drop_graph(self) -> None:
+        """Let the iteration be captured anew. Where `torch.compile` has to build it anew too, that comes before."""
+        self._graph = None
+        if is_compiled(self.model):
+            self._ran = 0
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the losses of a batch in the precision of the run; the method may remember what it has seen."""
+        half = self.precision != torch.float32
+        with torch.autocast(self.iteration.device.type, self.precision, enabled=half, cache_enabled=False):
+            return self.method.losses(self.model, batch)
 
     def _advance(self) -> None:
         batch = self.batches(self.iteration)
         self.optimiser.zero_grad()
-        half = self.precision != torch.float32
-        with torch.autocast(self.iteration.device.type, self.precision, enabled=half, cache_enabled=False):
-            losses = self.method.losses(self.model, batch)
+        losses = self.losses(batch)
         penalty = penalty_of(self.model, self.method)
         loss = losses[self.method.names[0]]
         (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]

@@ -14,6 +14,8 @@ from fheat.system.errors import BadInput
 from fheat.system.machine import memory_for
 from fheat.system.progress import Progress, silent
 from fheat.training.checkpoints import Checkpoint, check_same_run, first_length, newest_checkpoint
+from fheat.training.compile_check import compile_run
+from fheat.training.compiling import compiling_of
 from fheat.training.observers import Checkpoints, LogFile, Look, Numbers, Perturbations
 from fheat.training.prepare import Prepared, prepare
 from fheat.training.probing import Probes, check_probes
@@ -113,7 +115,9 @@ def begin(
         group.lead(lambda: check_still_there(settings.data, _moved(folder)))
     start = None if settings.network.start is None or not resume else folder.located(settings.network.start)
     grid = None if checkpoint is None else checkpoint.facts.get("grid", {})
-    prepared = prepare(settings, device=device, progress=reading, first=first, started=started, start=start, grid=grid)
+    compiling = None if checkpoint is None else compiling_of(checkpoint.facts)
+    known: dict[str, Any] = {"first": first, "started": started, "start": start, "grid": grid, "compiling": compiling}
+    prepared = compile_run(prepare(settings, device=device, progress=reading, **known))
     check_probes(prepared)
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]

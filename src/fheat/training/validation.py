@@ -1,6 +1,7 @@
 """Validation: how good the network is on scans it does not learn from, and the models that are kept."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from fheat.inference.windows import Windows
 from fheat.metrics.masks import dice
 from fheat.models.card import Card, Window
 from fheat.models.folder import save
+from fheat.networks.padded import as_written
 from fheat.system import processes
 from fheat.system.progress import Progress, silent
 from fheat.training.run_folder import RunFolder
@@ -41,7 +43,9 @@ class Validation(Observer):
 
         scans = prepared.scans.validation
         show(0, len(scans))
-        scores = validate(trainer.step.result, scans, prepared.windows, prepared.classes, progress=show)
+        network = trainer.step.result
+        with as_written(network):  # windows have other shapes than crops, for which kernels would be built anew
+            scores = validate(network, scans, prepared.windows, prepared.classes, progress=show)
         trainer.latest = mean = sum(scores.values()) / len(scores)
         trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
         if trainer.best is None or mean > trainer.best:
@@ -94,6 +98,7 @@ def save_model(trainer: Trainer, run_folder: RunFolder, part: str, score: float 
     windows, scans = prepared.windows, prepared.scans
     together = {} if group.size == 1 else {"processes": group.size}
     start = {} if prepared.start is None else {"start": prepared.start.facts()}
+    compiled = {"compiled": asdict(prepared.compiling)} if prepared.compiling.compiled else {}
     card = Card(
         title=f"{settings.network.name}, {settings.method.name}",
         classes=prepared.classes.names,
@@ -102,7 +107,7 @@ def save_model(trainer: Trainer, run_folder: RunFolder, part: str, score: float 
         appearance=scans.appearance,
         window=Window(size=windows.size, stride=windows.stride),
         data=f"{prepared.dataset.name}: {scans.labelled} of {len(scans.names)} scans labelled",
-        training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together, **start},
+        training={"iteration": trainer.done, **settings.model_dump(mode="json"), **together, **start, **compiled},
         metrics={} if score is None else {"validation_dice": score},
     )
     run_folder.check_ours()
