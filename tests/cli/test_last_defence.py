@@ -135,10 +135,12 @@ def main():
     atexit.register(print, "what was to be done at the end", end="")
     threading.Thread(target=work).start()
     class Slow:
+        def __init__(self):
+            print("made", end=", ")
         def __del__(self):
-            print("taken apart")
-    program.until_the_end(Slow())
-    program.until_the_end(Slow())
+            print("taken apart", end=", ")
+    program.until_the_end(Slow)
+    program.until_the_end(Slow)
     return CODE
 program.main = main
 program.script()
@@ -149,7 +151,7 @@ program.script()
 @pytest.mark.parametrize("code", [0, 3, 70])
 def test_a_program_leaves_with_its_code_and_nothing_is_lost(code):
     done = subprocess.run([sys.executable, "-c", LEAVING.replace("CODE", str(code))], capture_output=True, text=True)
-    said = "False, taken apart\na thread, what was to be done at the end"
+    said = "False, made, taken apart, made, a thread, what was to be done at the end"
     assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
 
 
@@ -158,7 +160,7 @@ def test_a_program_that_fails_before_its_end_leaves_as_python_does():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "KeyError: 'unforeseen'" in done.stderr
-    assert done.stdout.startswith("False, taken apart\na thread, what was to be done at the end")
+    assert done.stdout.startswith("False, made, taken apart, made, a thread, what was to be done at the end")
 
 
 @posix

@@ -101,6 +101,20 @@ def test_the_key_changes_with_what_decides_and_with_nothing_else(scans):
     assert planned(scans, scoring=Scoring(largest_component=True)).key != key
 
 
+def test_a_key_is_that_of_earlier_versions(scans, monkeypatch):
+    """Else finished sweeps would be trained again. Version 0.2.0 gave this key to these settings."""
+    monkeypatch.setattr(PlannedRun, "_scans", lambda self, dataset: [["a", "train", None, "0"]])
+    known = {"labelled": 1, "batch": 1, "patch_size": (16, 16, 16), "network": "fheat_seg", "method": "cse"}
+    known |= {"data": str(scans), "iterations": 4, "warm_up": 2}
+    keys = {
+        asked: PlannedRun("a", make_settings({**known, "optimiser.compile": asked})).key
+        for asked in ("auto", "no", False, "yes", True)
+    }
+    assert keys["auto"] == "5b1b2e91719c63ff787a0bd76131f97c4cdfe56220956fee5b487d6cb20b824d"
+    assert keys["no"] == keys[False] == keys["auto"]
+    assert keys["yes"] == keys[True] != keys["auto"]
+
+
 def test_the_key_follows_the_scans_and_not_their_place_or_compression(scans, tmp_path):
     key = planned(scans).key
     elsewhere = shutil.copytree(scans, tmp_path / "elsewhere")

@@ -55,6 +55,17 @@ def test_gates_come_back(tmp_path, x, options):
     assert not torch.equal(logits(restored, x), logits(model, x))  # the gates did something
 
 
+def test_a_retired_gate_behind_a_mixer_leaves_the_mixer(tmp_path):
+    """The gate and the mixer that similarity could leave out have one name."""
+    patch, site = (32, 32, 32), "enc1.blocks.0.mixer"
+    model = instrument(create_model("segformer3d", patch_size=patch).eval(), [site], initial_strength=0.3)
+    gates_of(model)[site].set_strength(0.0)
+    x = torch.randn(1, 1, *patch, generator=torch.Generator().manual_seed(2))
+    restored = load(save(retire(model), tmp_path / "model"))
+    assert gates_of(restored)[site].retired
+    assert torch.equal(logits(restored, x), logits(model, x))
+
+
 def test_retired_gates_stay_retired_and_have_no_hook(tmp_path, x):
     model = gated(initial_strength=0.3)
     gates_of(model)[SITES[0]].set_strength(0.0)

@@ -283,6 +283,23 @@ def test_a_run_goes_on_as_it_was_begun(settings, tmp_path, backend, measured):
         assert_same(again.step.state(), whole.step.state())
 
 
+def test_a_run_of_a_version_without_the_choice_goes_on(settings, tmp_path, backend, measured):
+    """Its settings say false, and today's say auto where nobody says anything; to insist on it now is another run."""
+    backend()
+    measured()
+    with pytest.raises(Stopped):
+        Run(settings("no"), tmp_path / "run", observers=[StopAfter(2)]).train()
+    config = tmp_path / "run" / "config.toml"
+    *told, _sealed = config.read_text().replace('compile = "no"', "compile = false").splitlines()
+    assert "compile = false" in told
+    config.write_text("\n".join(told))
+    again = Run(settings("auto"), tmp_path / "run", resume=True)
+    assert again.done == 2
+    assert not is_compiled(again.step.model)
+    with pytest.raises(BadInput, match=r"was begun with another optimiser\.compile \(no, not yes\)"):
+        Run(settings("yes"), tmp_path / "run", resume=True)
+
+
 def test_the_plan_says_whether_and_why_and_compiles_nothing(settings, larger_scans, backend, measured, capsys):
     given = backend()
     measured()

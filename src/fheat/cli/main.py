@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -177,7 +177,12 @@ def script() -> None:
     gc.disable()  # until the libraries of the verb are imported: it would search them again and again
     ended: list[int] = []
     atexit.register(_leave, ended)  # before all others, so that it is called last
-    ended.append(main())
+    try:
+        ended.append(main())
+    except SystemExit as end:  # of help, for one
+        if end.code is None or isinstance(end.code, int):
+            ended.append(end.code or 0)
+        raise
     for number in EXIT:  # all is done: a signal from now on ends the program without a word
         signal.signal(number, signal.SIG_DFL)
     if ended[0] in EXIT.values():
@@ -185,12 +190,14 @@ def script() -> None:
     sys.exit(ended[0])
 
 
-def until_the_end(thing: Thing) -> Thing:
-    """Return a thing, and hold it until the process ends: what takes long to take apart goes with the process then.
+def until_the_end(make: Callable[[], Thing]) -> Thing:
+    """Make a thing and hold it until the process ends: what takes long to take apart goes with the process then.
 
-    Only the last one is held.
+    Only the last one is held, and the one before is let go first.
     """
-    _HELD[:] = [thing]
+    _HELD.clear()
+    thing = make()
+    _HELD.append(thing)
     return thing
 
 

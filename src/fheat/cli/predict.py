@@ -180,7 +180,7 @@ def _record(options: Predict, models: Sequence[str], command: str) -> Prediction
                 maps=[name for name in MAPS if getattr(options, name)],
                 watcher=watcher,
             )
-    return until_the_end(_predictor(options, models)).segment_folder(
+    return until_the_end(partial(_predictor, options, models)).segment_folder(
         options.input,
         options.out,
         mask_format=options.format,

@@ -113,10 +113,10 @@ class PlannedRun:
         kind still knows the run. Options of the network stay: where one is not given, the network has its own default.
         """
         names = {"method": self.settings.method.name, "network": self.settings.network.name}
-        default = flattened(make_settings({"data": self.settings.data.folder, **names}))
+        default = _told(make_settings({"data": self.settings.data.folder, **names}))
         settings = {
             name: value
-            for name, value in flattened(self.settings).items()
+            for name, value in _told(self.settings).items()
             if not (value in _OFF and value == default.get(name, _NOT_GIVEN))
             and (name not in MAY_CHANGE or name in _COUNTS_HERE)
         }
@@ -169,6 +169,12 @@ class PlannedRun:
         seen = ("train", "validation", self.scoring.split)
         cases = [case for case in dataset.cases if case.split in seen]
         return [[case.id, case.split, case.spacing, *map(_content, (*case.images, case.label))] for case in cases]
+
+
+def _told(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings by dotted name. Whether a network is compiled counts where somebody insists on it, as when
+    that could be on or off only: left to choose, a run is the one that it was before there was a choice."""
+    return {**flattened(settings), "optimiser.compile": settings.optimiser.compile == "yes"}
 
 
 def perform(

@@ -98,8 +98,11 @@ def predict_folder(
 
 def _to_come(cases: Sequence[Case], masks: Masks) -> dict[str, int]:
     """Return about how many scans will be segmented after each one, by its name: those that have no mask yet."""
-    new = [masks.overwrite or not masks.path(case).exists() for case in cases]
-    return {case.id: sum(new[number:]) for number, case in enumerate(cases, start=1)}
+    found, behind = {}, 0
+    for case in reversed(cases):
+        found[case.id] = behind
+        behind += masks.overwrite or not masks.path(case).exists()
+    return found
 
 
 Left = Callable[[], Iterable[Result]]

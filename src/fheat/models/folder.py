@@ -227,7 +227,7 @@ def _build(manifest: Manifest, path: Path, stored: int) -> nn.Module:
     gates, operators, branches = gates_of(model), operators_of(model), branches_of(model)
     for name, sites in (("retired", manifest.retired), ("frozen", manifest.frozen)):
         for site, value in sites.items():
-            if name == "retired" and site in branches:
+            if name == "retired" and site in branches and site not in operators:  # a gate may stand behind a mixer
                 branches[site].remove()
                 continue
             if site not in (operators if name == "retired" else gates):

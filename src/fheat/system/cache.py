@@ -123,11 +123,12 @@ def clear_cache() -> list[Entry]:
 def keep_kernels_here() -> None:
     """Let Triton keep GPU kernels below the folder of the cache, unless the environment names another place, or others
     could write there, or we cannot: Triton then has its own."""
-    folder = _kernel_folder()
-    if folder is None or KERNELS_VARIABLE in os.environ:
+    found = _kernel_folder()
+    if found is None or KERNELS_VARIABLE in os.environ:
         return
+    folder = found.absolute()  # other processes may start elsewhere
     with contextlib.suppress(OSError):  # of a place that we may not look into
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        there = next(place for place in (folder, *folder.parents) if place.exists())
         if _is_ours(there) and os.access(there, os.W_OK):  # Triton makes what is missing below
             os.environ[KERNELS_VARIABLE] = str(folder)
 

@@ -131,7 +131,10 @@ def check_same_run(
     if checkpoint is not None and "settings" in checkpoint.facts:
         known.append(stored_settings(checkpoint.facts["settings"], folder.checkpoints))
     for before in known:
-        if changed := _changed(flattened(before), flattened(settings)):
+        told, asked = flattened(before), flattened(settings)
+        if (told["optimiser.compile"], asked["optimiser.compile"]) == ("no", "auto"):
+            asked["optimiser.compile"] = "no"  # as versions without that choice wrote it; the run goes on so
+        if changed := _changed(told, asked):
             remedy = "resume with the same settings, or begin a new run"
             raise BadInput(folder.path, f"was begun with {changed}", remedy)
     earlier = checkpoint.facts.get("set", scans) if checkpoint is not None else scans

@@ -107,7 +107,8 @@ class Step:
         }
         for site, strength in opened.items():
             self.gates[site].set_strength(strength)
-        self._graph, self._closed_before = None, []
+        self._drop_graph()
+        self._closed_before = []
         return opened
 
     def state(self) -> dict[str, Tensor]:
