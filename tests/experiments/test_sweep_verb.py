@@ -108,6 +108,10 @@ def test_runs_of_one_folder_can_be_done_by_several_commands(sweep, sweep_file):
     assert out.count(" done") == 2
     assert sweep(path, engine=rest)[0] == 0
     assert rest.began == ["seed-1"]
+    none = Here()
+    code, _, err = sweep(path, "--only", engine=none)  # as a shell writes it whose variable is empty
+    assert (code, none.began) == (2, [])
+    assert "--only has no name" in err
     code, _, err = sweep(path, "--only", "seed_1", engine=Here())
     assert code == 2
     assert "the file plans no run 'seed_1', perhaps seed-1 is meant; it has seed-0, seed-1, seed-2" in err

@@ -162,15 +162,15 @@ def _table_cohort(result: dict[str, Any]) -> str:
         for way, row in found["segmented"].items():
             numbers = [f"{row['wall_s']:.2f}", f"{row['scans_per_minute']:.1f}", f"{row['busy_share']:.0%}"]
             memory = [f"{row['peak_bytes'] / 2**20:.0f}", f"{row['peak_over_bound']:.2f}"]
-            rows.append([name, way, *numbers, *memory, "" if found["same_masks"] else "masks differ"])
-    head = ["network", "scans", "s", "scans/min", "device busy", "peak MiB", "over bound", ""]
+            rows.append([name, way, *numbers, *memory, "same masks" if found["same_masks"] else "masks differ"])
+    head = ["network", "scans", "s", "scans/min", "device busy", "peak MiB", "of the bound", ""]
     segmented = titled(f"cohort: {result['scans']} scans of {result['shape']}", head, rows)
     rows = [
         [
             name,
             f"{row['wall_s']:.2f}",
             f"{row['cases_per_minute']:.1f}",
-            "" if result["same_scores"] else "scores differ",
+            "same scores" if result["same_scores"] else "scores differ",
         ]
         for name, row in result["scored"].items()
     ]

@@ -64,6 +64,8 @@ class Sweep:
 def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(Sweep, "sweep", arguments)
+    if "--only" in arguments and not options.only:
+        raise UsageError("--only has no name: give the names of runs, or leave it out to do all of them")
     if options.parallel is not None and options.parallel < 1:
         raise UsageError(f"parallel={options.parallel} is too few: give 1 or more")
     from fheat.cli.run_screen import run_screen  # and with them torch, of no use for help and for wrong options
