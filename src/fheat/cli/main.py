@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from fheat import __version__
-from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader_left, say
+from fheat.cli.streams import drop_output, prepare_streams, say
 from fheat.system.cache import keep_kernels_here
 from fheat.system.errors import FULL, BadInput
 from fheat.system.signals import EXIT, interruptible
@@ -79,12 +79,8 @@ def _attempt(words: list[str]) -> int:
         return _fail(f"{error}; see '{program()} {verb} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
-    except SystemExit as end:
-        if end.code == 1 and goes_nowhere():  # rich ends a program so whose reader has left
-            return 0
-        raise
-    except BrokenPipeError as error:
-        return 0 if reader_left() else _crashed(error, words)
+    except BrokenPipeError as error:  # of a child: standard streams go on
+        return _crashed(error, words)
     except OSError as error:
         return _fail(*_system_error(error))
     except MemoryError:
