@@ -18,7 +18,7 @@ from fheat.metrics.pairs import match_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import check_file, write_file
 from fheat.system.patterns import check_pattern
 from fheat.system.progress import progress_bar
 
@@ -180,6 +180,7 @@ def _check(options: Evaluate) -> None:
             raise UsageError(f"{file} is not a {ending} file: name it so")
         if os.path.realpath(file) in map(os.path.realpath, (options.prediction, options.reference)):
             raise UsageError(f"{file} is an input: write somewhere else")
+        check_file(file)
 
 
 def _check_page(options: Evaluate) -> None:
