@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 
@@ -191,17 +190,49 @@ def test_what_is_missing_is_named_with_an_example(arguments, says, encoding, cap
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("columns", [30, 60, 80, 100, 120, 160, 200])
+@pytest.mark.parametrize("words", [["predict"], ["data", "import"], ["prompt"], ["export", "la-4"]])
+def test_what_is_missing_does_not_depend_on_the_width_of_the_terminal(words, columns, capsys, monkeypatch):
+    """Which words of the help stand alone on a line does."""
+    missing = {
+        "predict": "MODEL, INPUT and OUT are",
+        "data": "FOLDER is",
+        "prompt": "PROGRAM, SCAN and OUT are",
+        "export": "OUT and --to {onnx,openvino,pt2,bundle} are",
+    }
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"fheat: {missing[words[0]]} missing: write for example 'fheat ")
+
+
 @pytest.mark.parametrize(
-    "words", ["--help", "data phantom scans --cases 1 --test 0 --shape 34 34 34 --json", "data phantom --help"]
+    ("words", "which"),
+    [
+        (["predict", "la-4", "", "out"], "INPUT"),
+        (["predict", "la-4", "scans", ""], "OUT"),
+        (["predict", "la-4", "scans", "out", "--reference", ""], "--reference"),
+        (["data", "check", ""], "FOLDER"),
+        (["data", "import", ""], "FOLDER"),
+        (["evaluate", "", "labels"], "PRED"),
+        (["evaluate", "masks", "labels", "--out="], "--out"),
+        (["train", ""], "DATA"),
+        (["train", "scans", "--out", ""], "--out"),
+        (["export", "la-4", "", "--to", "onnx"], "OUT"),
+        (["export", "la-4", "a.onnx", "--to", "onnx", "--check", "scan", ""], "--check"),
+        (["report", ""], "RUN"),
+        (["sweep", ""], "FILE"),
+    ],
 )
-def test_a_reader_that_leaves_is_no_error(words, tmp_path):
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "fheat", *words.split()]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    os.close(writing)
-    assert done.stderr == ""
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_an_empty_path_is_not_the_current_folder(words, which, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(words) == 2
+    found = capsys.readouterr()
+    assert (
+        found.err
+        == f"fheat: {which} is empty: give a path; see 'fheat {' '.join(words[: 1 + (words[0] == 'data')])} --help'\n"
+    )
+    assert found.out == ""
 
 
 def test_no_arguments_is_usage():

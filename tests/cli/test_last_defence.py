@@ -54,16 +54,6 @@ def test_an_unforeseen_error_is_one_line_and_a_file(run, monkeypatch, tmp_path, 
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_reader_that_leaves_a_table_is_no_error(monkeypatch):
-    """The library that draws tables ends the program with 1 then."""
-    monkeypatch.setattr("fheat.cli.models.run", fails_with(SystemExit(1)))
-    monkeypatch.setattr("fheat.cli.main.goes_nowhere", lambda: True)
-    assert main(["models"]) == 0
-    monkeypatch.setattr("fheat.cli.main.goes_nowhere", lambda: False)  # somebody else's exit is no success
-    with pytest.raises(SystemExit, match="1"):
-        main(["models"])
-
-
 def test_without_a_place_for_the_file_it_is_still_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     monkeypatch.setattr("fheat.cli.models.run", fails_with(KeyError("x")))

@@ -559,6 +559,14 @@ def test_the_place_of_a_scan_the_time_left_and_the_command(model, scans, tmp_pat
     assert {"fheat", "python", "torch", "numpy", "nibabel"} <= record["versions"].keys()
 
 
+def test_no_time_is_told_from_scans_that_were_not_segmented(model, scans, tmp_path, capsys):
+    (scans / "a_0000.nii.gz").write_bytes(b"none")
+    assert main(["predict", model, str(scans), str(tmp_path / "out"), "--no-preview", "--device", "cpu"]) == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if "windows" in line]
+    assert told[0].startswith("scan 2 of 3: case0: ")
+    assert re.match(r"scan 3 of 3, about \d+ s left: case1: ", told[1])
+
+
 def test_a_reference_is_drawn_and_one_of_another_grid_costs_no_mask(model, scans, tmp_path, capsys):
     first, second = (read_nifti(scans / f"case{seed}_0000.nii.gz") for seed in range(2))
     truth = tmp_path / "truth"

@@ -1,5 +1,6 @@
 """Contrast over a dataset in the layout of MSD Task01: nested cubes with steps of known height."""
 
+import errno
 import json
 import xml.etree.ElementTree as ET
 
@@ -127,12 +128,11 @@ def test_what_cannot_be_asked_is_one_line(words, code, says, task, capsys):
 
 
 def test_files_are_written_before_anything_is_printed(task, tmp_path, monkeypatch):
-    def leave(*words, **_):
-        raise BrokenPipeError
+    def full(*words, **_):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("builtins.print", leave)
-    monkeypatch.setattr("fheat.cli.main.reader_left", lambda: True)
-    assert main(["data", "contrast", str(task), "--figures", str(tmp_path / "figures")]) == 0
+    monkeypatch.setattr("builtins.print", full)
+    assert main(["data", "contrast", str(task), "--figures", str(tmp_path / "figures")]) == 4
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"contrast.json", "contrast.svg"}
 
 

@@ -57,13 +57,13 @@ def test_a_full_disk_names_the_file_and_the_bytes(number, what, tmp_path, monkey
 
 
 def test_other_errors_are_as_they_were(tmp_path, monkeypatch):
-    failure = PermissionError(errno.EACCES, "no", "elsewhere")
+    failure = InterruptedError(errno.EINTR, "no", "elsewhere")
 
     def refuse(file, parts):
         raise failure
 
     monkeypatch.setattr("fheat.system.files._write_through", refuse)
-    with pytest.raises(PermissionError) as failed:
+    with pytest.raises(InterruptedError) as failed:
         write_file(tmp_path / "target", b"")
     assert failed.value is failure
 

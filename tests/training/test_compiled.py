@@ -300,6 +300,19 @@ def test_a_run_of_a_version_without_the_choice_goes_on(settings, tmp_path, backe
         Run(settings("yes"), tmp_path / "run", resume=True)
 
 
+def test_another_run_is_refused_before_anything_is_compiled(settings, tmp_path, backend):
+    """Compiling a real network takes a minute or more."""
+    given = backend()
+    with pytest.raises(Stopped):
+        Run(settings("yes"), tmp_path / "run", observers=[StopAfter(2)]).train()
+    assert given
+    given.clear()
+    torch._dynamo.reset()
+    with pytest.raises(BadInput, match=r"was begun with another schedule\.seed"):
+        Run(settings("yes", seed=5), tmp_path / "run", resume=True)
+    assert not given
+
+
 def test_the_plan_says_whether_and_why_and_compiles_nothing(settings, larger_scans, backend, measured, capsys):
     given = backend()
     measured()

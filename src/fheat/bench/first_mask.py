@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 
 class Order(TypedDict):
-    """What the process loads and segments."""
+    """An order to this program: the model that it loads, the scan that it segments, and how."""
 
     model: str
     scan: str
@@ -23,7 +23,8 @@ class Order(TypedDict):
 
 
 class Split(TypedDict):
-    """The seconds of each part, in the order in which they happen, and the windows that the scan has."""
+    """The answer of this program: the seconds of each part, in the order in which they happen, and the windows of the
+    scan."""
 
     parts: dict[str, float]
     windows: int
@@ -32,7 +33,8 @@ class Split(TypedDict):
 
 
 SECOND_SCAN = "second scan"
-"""The part that is no longer a start: the same scan in a process that has everything ready."""
+"""Name of the last part, in which a process that has everything ready segments the same scan again. It is no part of
+the start: it is what the scan itself takes."""
 
 
 def main(order: Order) -> Split:

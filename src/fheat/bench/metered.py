@@ -24,7 +24,7 @@ from fheat.system.allocator import return_large_blocks
 
 
 class Order(TypedDict):
-    """What the process segments, and how."""
+    """An order to this program: the model that it loads, the scans that it segments, and how."""
 
     model: str
     scans: str
@@ -38,7 +38,7 @@ class Order(TypedDict):
 
 
 class Found(TypedDict):
-    """What was measured: seconds of the whole and of the network, bytes, windows, and the hashes of the masks."""
+    """The answer of this program: seconds of the whole and of the network, bytes, windows, and hashes of the masks."""
 
     wall: float
     busy: float
@@ -101,7 +101,8 @@ def main(order: Order) -> Found:
 
 
 def _predictor(order: Order) -> Predictor:
-    """Return what segments scans on their own grid, on a CPU by torch, whose batches can be measured one by one."""
+    """Return a predictor that segments scans on their own grid. On a CPU torch runs the network, because its batches
+    can be measured one by one."""
     network = load(order["model"])
     own = getattr(network, "card", None)
     card = Card(preprocessing=as_they_are(), window=own.window if isinstance(own, Card) else None)
@@ -115,7 +116,8 @@ def _predictor(order: Order) -> Predictor:
 
 
 def _warm_up(predictor: Predictor, order: Order) -> None:
-    """Run a few windows of noise as if the whole cohort came: what is built for so many is built before the clock."""
+    """Run a few windows of noise and say that the whole cohort comes: kernels and graphs, which the predictor builds
+    for so many windows, are there before the clock starts."""
     windows = predictor.windows
     x, y, z = (length + step for length, step in zip(windows.size, windows.stride, strict=True))
     noise = np.random.default_rng(0).normal(size=(x, y, z)).astype(np.float32)

@@ -39,7 +39,7 @@ Panel = Callable[[Any, Any], None]
 
 
 def panels_of(results: Mapping[str, Any]) -> list[tuple[Panel, Any]]:
-    """Return what draws each part and the result that it draws, in order.
+    """Return for each part, in order, the function that draws it and the result that this function takes.
 
     Windows have two panels: the time of each network, and time against work, which is multiply-adds, for all of them.
     A record of an earlier version that states no multiply-adds has the first only.

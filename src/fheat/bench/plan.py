@@ -52,7 +52,7 @@ _QUICK_ROUNDS: dict[Part, int] = {"operator": 9, "step": 3, "window": 3, "scan":
 _CASES: dict[str, dict[str, int]] = {"cuda": {"read": 8, "cohort": 20}, "cpu": {"read": 8, "cohort": 4}}
 _QUICK_CASES: Final = 4
 _STORED_NETWORK: Final = "fheat_seg/survivor"
-"""Network of starts and cohorts, which is what training usually leaves of FHEAT-Seg."""
+"""The network with which starts and cohorts are timed: FHEAT-Seg with the gates that training usually leaves open."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def quick(self) -> bool:
-        """Whether all parts are asked for at once on a CPU, which takes smaller sizes for that."""
+        """Whether all parts are asked for at once on a CPU. The plan then has smaller sizes."""
         return self.what == "all" and self.kind == "cpu"
 
     @property

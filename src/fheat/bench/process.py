@@ -18,7 +18,7 @@ _THREADS: Final = "OMP_NUM_THREADS"
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process with as many threads as this one, in which Python keeps bytecode.
+    """Return environment variables with which a process uses as many threads as this one, and Python keeps bytecode.
 
     A user's Python keeps the bytecode of what it has imported, so a measured one does so as well.
     """
@@ -27,7 +27,7 @@ def environment() -> dict[str, str]:
 
 
 def environment_with_cache(cache: Path | None) -> dict[str, str]:
-    """Return `environment` with a folder in which compilers keep what they make; with None, OpenVINO keeps nothing."""
+    """Return `environment` with the folder in which compilers keep what they make; with None OpenVINO keeps none."""
     found = {**environment(), kept.VARIABLE: str(cache or "")}
     return found | ({kept.KERNELS_VARIABLE: str(cache / "triton")} if cache else {})
 

@@ -81,7 +81,7 @@ def store_of(dataset: Dataset, cases: Sequence[Case], readers: int) -> VolumeSto
 
 
 def _ways(cases: Sequence[Case], read_all: Callable[[Callable[[Case], object]], object]) -> dict[str, Candidate]:
-    """Return the candidates, each of which reads all cases by one way of reading a case."""
+    """Return the candidates by name: each of them reads all cases, and reads a case in its own way."""
 
     def in_this_process() -> object:
         with trusting():

@@ -55,9 +55,9 @@ class Start:
 
 
 def runtime_of(device: str) -> RuntimeName:
-    """Return what runs the network of a start: on a CPU the compiler whose work a cache keeps, if it is installed.
+    """Return the runtime of a start: on a CPU OpenVINO if it is installed, else torch; on a GPU `auto`, as for users.
 
-    `auto` would not compile for a single scan; on a GPU it is what a user has.
+    On a CPU `auto` would not compile a network for a single scan, and a cache keeps only what was compiled.
     """
     if device.startswith("cuda"):
         return "auto"
@@ -114,7 +114,8 @@ def _once(
     splits: dict[str, list[Split]],
     tell: Callable[[], None],
 ) -> None:
-    """Start twice for each state of the cache, once for the whole and once for the parts, and add what was measured."""
+    """Start twice for each state of the cache: the command, whose seconds `commands` gets, and the program that times
+    its parts, whose answer `splits` gets."""
     for state in states_of(start.runtime):
         out = place / state
         seconds = seconds_fresh(start.command(out), _surroundings(state, place / "command"))

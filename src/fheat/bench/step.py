@@ -31,7 +31,7 @@ _ITERATIONS_TO_CAPTURE = 6
 _ITERATIONS_TO_COMPILE = 1
 """Number of iterations in which all that a step needs is compiled."""
 _LEARNING_RATE = 1e-8
-"""So low that no gate closes, so that every iteration does the same work."""
+"""The learning rate is so low that no gate closes: every iteration does the same work."""
 
 
 def step_times(timer: Timer, networks: Networks, patch: Triple, batch: int, method: str) -> dict[str, Any]:

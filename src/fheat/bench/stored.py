@@ -20,7 +20,7 @@ from fheat.system.errors import BadInput
 
 @dataclass
 class Stored:
-    """The model folders that there are, by the name asked for and in that order, and why others could not be made."""
+    """Model folders by the names that were asked for, in their order; `missing` says why others could not be built."""
 
     folders: dict[str, Path] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

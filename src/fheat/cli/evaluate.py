@@ -18,7 +18,7 @@ from fheat.metrics.pairs import match_files
 from fheat.metrics.significance import compare
 from fheat.metrics.table import Table
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import check_file, write_file
 from fheat.system.patterns import check_pattern
 from fheat.system.progress import progress_bar
 
@@ -103,6 +103,12 @@ def _evaluate(options: Evaluate) -> None:
             progress=show,
             versions={"fheat": __version__},
         )
+    if options.out is not None:
+        write_file(options.out, table.to_json().encode())
+    if options.csv is not None:
+        write_file(options.csv, table.to_csv().encode())
+    if options.html is not None:
+        write_file(options.html, _page(options, table).encode())
     if options.json:
         print(table.to_json(), end="")
     elif table.rows:
@@ -113,12 +119,6 @@ def _evaluate(options: Evaluate) -> None:
         print(f"refused {case}: {reason}", file=sys.stderr)
     if (more := len(table.refused) - MOST_REFUSALS_SHOWN) > 0:
         print(f"refused {more} more; --json and --out list them all", file=sys.stderr)
-    if options.out is not None:
-        write_file(options.out, table.to_json().encode())
-    if options.csv is not None:
-        write_file(options.csv, table.to_csv().encode())
-    if options.html is not None:
-        write_file(options.html, _page(options, table).encode())
     if table.refused:
         total = len(table.refused) + len(table.cases)
         raise BadInput(
@@ -149,9 +149,9 @@ def _compare(options: Evaluate) -> None:
             f"cannot be compared with {options.prediction} ({error})",
             "give results of the same cases",
         ) from None
-    print(comparison.to_json() if options.json else comparison, end="" if options.json else "\n")
     if options.out is not None:
         write_file(options.out, comparison.to_json().encode())
+    print(comparison.to_json() if options.json else comparison, end="" if options.json else "\n")
 
 
 def _check(options: Evaluate) -> None:
@@ -180,6 +180,7 @@ def _check(options: Evaluate) -> None:
             raise UsageError(f"{file} is not a {ending} file: name it so")
         if os.path.realpath(file) in map(os.path.realpath, (options.prediction, options.reference)):
             raise UsageError(f"{file} is an input: write somewhere else")
+        check_file(file)
 
 
 def _check_page(options: Evaluate) -> None:

@@ -1,7 +1,6 @@
 """The program `fheat`: find the verb, import only that, map every failure to one line and an exit code."""
 
 import atexit
-import errno
 import gc
 import os
 import shlex
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from fheat import __version__
-from fheat.cli.streams import drop_output, goes_nowhere, prepare_streams, reader_left, say
+from fheat.cli.streams import drop_output, prepare_streams, say
 from fheat.system.cache import keep_kernels_here
-from fheat.system.errors import FULL, BadInput
+from fheat.system.errors import FULL, NOT_ALLOWED, BadInput
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
 from fheat.system.trust import is_trusting, trusting
@@ -79,12 +78,8 @@ def _attempt(words: list[str]) -> int:
         return _fail(f"{error}; see '{program()} {verb} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
-    except SystemExit as end:
-        if end.code == 1 and goes_nowhere():  # rich ends a program so whose reader has left
-            return 0
-        raise
-    except BrokenPipeError as error:
-        return 0 if reader_left() else _crashed(error, words)
+    except BrokenPipeError as error:  # of a child: standard streams go on
+        return _crashed(error, words)
     except OSError as error:
         return _fail(*_system_error(error))
     except MemoryError:
@@ -99,7 +94,7 @@ def _attempt(words: list[str]) -> int:
 
 def _system_error(error: OSError) -> tuple[str, int]:
     """Return what the system said of a file, what to do, and the exit code."""
-    no_room = error.errno in (*FULL, errno.EACCES, errno.EPERM, errno.EROFS)
+    no_room = error.errno in (*FULL, *NOT_ALLOWED)
     remedy = "free space or choose a writable folder" if no_room else "choose another path"
     said = error.strerror or str(error) or type(error).__name__
     return f"{error.filename or 'output'}: {said}; {remedy}", 4 if no_room else 3

@@ -9,10 +9,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from fheat.cli.main import UsageError
 
@@ -31,19 +33,48 @@ class _Kind(Exception):  # noqa: N818 - it is no error
 def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none: bool = False) -> VerbOptions:
     """Return the options given on the command line; `--help` prints and exits, a mistake raises `UsageError`.
 
-    With `none`, options that may be None take the word None.
+    With `none`, options that may be None take the word None. An empty word is no path: `Path("")` would mean the folder
+    in which the program runs, which is what a shell script with an unset variable least wants.
     """
     if _ASKED_FOR_KIND.get():
         raise _Kind(kind)
-    complaint = io.StringIO()
+    complaint, empty = io.StringIO(), list[str]()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(complaint), _paths(empty):
             config = (tyro.conf.FlagCreatePairsOff, *(() if none else (tyro.conf.DisallowNone,)))
             return tyro.cli(_without_empty_defaults(kind), args=list(arguments), prog=f"fheat {verb}", config=config)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise UsageError(_one_line(kind, complaint.getvalue())) from None
+        said = complaint.getvalue()
+        if empty and (which := re.search(r"Error parsing ([\w.-]+)", _without_colours(said))):
+            raise UsageError(f"{which[1]} is empty: give a path") from None
+        raise UsageError(_one_line(kind, said)) from None
+
+
+def _paths(empty: list[str]) -> ConstructorRegistry:
+    """Return what makes paths of words; it refuses empty ones, and puts them into `empty`."""
+    registry = ConstructorRegistry()
+
+    def path(words: list[str]) -> Path:
+        if not words[0]:
+            empty.append(words[0])
+            raise ValueError("is empty")
+        return Path(words[0])
+
+    @registry.primitive_rule
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+        if info.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=path,
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
 
 
 def kind_of_options(run_verb: Callable[[Sequence[str]], None]) -> type[Any]:
@@ -136,18 +167,33 @@ def _without_empty_defaults(kind: type[VerbOptions]) -> type[VerbOptions]:
 
 def _one_line(kind: type[object], box: str) -> str:
     """Undo the frame tyro draws around a complaint: name what is missing, or keep its first paragraph and its hint."""
-    text = re.sub(r"\x1b\[[0-9;]*m|\[/?\w+\]", "", box)
-    lines = [re.sub(r"^[│|] ?| ?[│|]$", "", line).strip() for line in text.splitlines()[1:-1]]
+    framed = _without_colours(box).splitlines()[1:-1]
+    if missing := _missing([re.sub(r"^[│|]|[│|]$", "", line) for line in framed]):
+        return f"{_listed(missing)} missing: write for example '{_example(kind)}'"
+    lines = [re.sub(r"^[│|] ?| ?[│|]$", "", line).strip() for line in framed]
     # Where the output cannot show boxes, the heading has a rule under it.
     sections = re.split(r"\n[─-]{5,}\n?", re.sub(r"^[─-]{5,}\n", "", "\n".join(lines)))
     complaint = sections[0].split("\n\n")[0]
-    missing = re.findall(r"^[A-Z]+$", complaint, re.MULTILINE) if complaint.startswith("Missing from") else []
-    if missing:
-        return f"{_listed(missing)} missing: write for example '{_example(kind)}'"
     for section in sections[1:]:
         if section.startswith("Perhaps you meant"):
             complaint += "; " + " ".join(section.split("\n")[:2])
     return _plainly(" ".join(complaint.split()))
+
+
+def _without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m|\[/?\w+\]", "", text)
+
+
+def _missing(lines: Sequence[str]) -> list[str]:
+    """Return the arguments that tyro lists as missing: below the heading, each before its help, which is set in more.
+
+    A line of the help can look like a name: how wide the terminal is decides where it breaks.
+    """
+    heading = next((number for number, line in enumerate(lines) if line.strip().startswith("Missing from")), None)
+    listed = [] if heading is None else lines[heading + 1 :]
+    margin = len(listed[0]) - len(listed[0].lstrip()) if listed else 0
+    names = takewhile(lambda line: not line[:margin].strip(), listed)
+    return [line.strip() for line in names if line[margin : margin + 1].strip()]
 
 
 def _plainly(complaint: str) -> str:

@@ -72,7 +72,7 @@ class Intensity(_Strict):
         return zscore(voxels, *channel) if self.kind == "zscore" else voxels.astype(np.float32)
 
     def apply_there(self, voxels: Tensor, channel: Moments) -> Tensor:
-        """Return what `apply` does, bit for bit, computed by torch where the voxels are."""
+        """Return the same as `apply`, bit for bit; torch computes it on the device on which the voxels are."""
         if self.kind == "none":
             return voxels.float()
         x = voxels.double()
@@ -218,7 +218,7 @@ class PreparedScan:
         return mapped
 
     def _mapped_on(self, device: torch.device, part: NDArray[Any]) -> Tensor:
-        """Return what `_mapped` does, computed on a device."""
+        """Return the same as `_mapped`, computed on a device."""
         voxels = tensor_of(part).to(device)
         mapped = [self.intensity.apply_there(voxels[..., at], one) for at, one in enumerate(self.moments)]
         return torch.stack(mapped)

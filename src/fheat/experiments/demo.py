@@ -173,7 +173,7 @@ def _story(
     new = _segment_new(plan, say) if data.synthetic else _segment_held_out(plan, data, tested["cse"], say)
     seconds = time.perf_counter() - began
     amounts = {
-        "machine": f"{machine()['name']}, {torch.get_num_threads()} thread",
+        "machine": f"{machine()['name']}, {counted(torch.get_num_threads(), 'thread')}",
         "time up to this page": f"{seconds:.0f} s, of which training {sum(times.values()):.0f} s",
         "scans": counts,
         "iterations": f"{iterations:,} with each method, crops of {'x'.join(map(str, data.patch))} voxels",

@@ -83,7 +83,7 @@ def run_all(
     all workers, which save, and then raises `Interrupted`; a second one does not wait for them.
     """
     watcher = watcher or RunsWatcher()
-    check_folder(folder)
+    check_folder(folder, writable=False)
     ends: dict[str, Outcome | Failure] = {}
     open_runs: dict[str, PlannedRun] = {}
     for run in runs:
@@ -115,7 +115,7 @@ def run_here(
     stops it as it stops them.
     """
     watcher = watcher or RunsWatcher()
-    check_folder(folder)
+    check_folder(folder, writable=False)
     ends: list[Outcome | Failure] = []
     with _noting_signals() as received:
         for run in runs:

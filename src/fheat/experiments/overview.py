@@ -113,7 +113,7 @@ def _words(plans: Sequence[RowPlan], runs: int, done: int) -> str:
 
 
 def _rows(some: Sequence[RowPlan], plans: Sequence[RowPlan]) -> str:
-    """Return the number of rows that a part of the state is about; nothing where it is about all of them."""
+    """Return how many rows of `plans` the words behind it are about, such as `2 rows `; nothing where all are."""
     return "" if len(some) == len(plans) else f"{len(some)} row{'s' if len(some) > 1 else ''} "
 
 

@@ -112,7 +112,7 @@ def make_plan(
         progress: called after each synthetic dataset.
     """
     folder = Path(out)
-    check_folder(folder)
+    check_folder(folder, writable=False)
     given = [f"{name}={path}" for name, path in data.items()] if isinstance(data, Mapping) else list(data)
     if (given == [PHANTOMS]) != (scale == "tiny"):
         raise BadInput("--data phantoms", "and --scale tiny belong together", "give both, or neither")

@@ -84,13 +84,13 @@ class PaperDataset(Section):
 
 
 class System(Section):
-    """What a row of the paper is about: a network of this package, or a program that somebody else makes."""
+    """The subject of a row of the paper: a network of this package, or a program that somebody else makes."""
 
     system: str
     title: str
     network: str = ""
     through: str = ""
-    """For a program of somebody else: the verb that runs it, and the page about it."""
+    """The verb that runs a program of somebody else, and the page about it; empty for a network."""
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

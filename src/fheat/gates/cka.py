@@ -28,7 +28,7 @@ class RunningCKA:
         self._scatter: Tensor | float = 0.0
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Count the voxels of (N, C, *grid); the number of channels must be that of the pairs before."""
+        """Add a pair of features, (N, C, *grid), whose voxels are the samples; C must be that of the pairs before."""
         both = torch.cat([value.detach().double().movedim(1, -1).flatten(0, -2) for value in (x, y)], dim=1)
         added = len(both)
         mean = both.mean(dim=0)

@@ -28,8 +28,8 @@ Network = TypeVar("Network", bound=nn.Module)
 Measure = Literal["cosine", "cka"]
 """Number of a `Similarity` by which sites are left out."""
 Compared = Literal["sites", "blocks", "branches"]
-"""What is compared: input and output of each site itself, of the block that it works in, or x before and after each
-residual branch."""
+"""The two features that are compared: input and output of each site itself, those of the block that it works in, or x
+before and after each residual branch."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from fheat.data.case import Case
 from fheat.data.dicom_tree import FoundScans
 from fheat.data.inputs import find_scans
 from fheat.inference.ledger import Journal, Ledger, Making
-from fheat.inference.masks import MAPS, Changed, LeftOut, Masks, Preview, Result
+from fheat.inference.masks import MAPS, Changed, Masks, Preview, Result
 from fheat.inference.overlap import Overlap
 from fheat.inference.predictor import MaskFormat, Predictor
-from fheat.inference.record import PredictionRecord, SegmentedScan, new_record
+from fheat.inference.record import FoundAgain, PredictionRecord, SegmentedScan, new_record
 from fheat.inference.runtimes import UnusableRuntime
 from fheat.inference.stages import FolderWatcher, Stages
 from fheat.system.files import write_file
@@ -166,13 +166,13 @@ def fill_record(
     The journal has all masks of `results` already. After an interruption, `left` yields those that are still written.
     Where the runtime cannot run the network and nothing was done, there is no record.
     """
-    begin, worked, wanted = time.monotonic(), 0, True
+    begin, ran, wanted = time.monotonic(), 0, True
     watcher.progressed(0, len(cases), None)
     try:
         for done, result in enumerate(results, start=1):
             _enter(record, result, watcher)
-            worked += not (isinstance(result, LeftOut) and result.reason is None)
-            pace = (time.monotonic() - begin) / worked if worked else None
+            ran += isinstance(result, SegmentedScan) and not isinstance(result, FoundAgain)
+            pace = (time.monotonic() - begin) / ran if ran else None  # of what did not run none can be told
             watcher.progressed(done, len(cases), None if pace is None else pace * (len(cases) - done))
         record.complete = True
     except UnusableRuntime:

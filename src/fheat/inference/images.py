@@ -1,4 +1,4 @@
-"""What may be given as a scan, and the volume that it means."""
+"""Scans as callers give them, a file, an array or a volume, and the volume that each of them means."""
 
 from pathlib import Path
 from typing import Any

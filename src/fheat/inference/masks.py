@@ -14,7 +14,7 @@ from fheat.data.case import Case
 from fheat.inference.ledger import Ledger, Making, scan_sha256
 from fheat.inference.postprocessing import Prediction
 from fheat.inference.predictor import MaskFormat
-from fheat.inference.record import SegmentedScan
+from fheat.inference.record import FoundAgain, SegmentedScan
 from fheat.io import read_volume
 from fheat.io.codes import SegmentCode
 from fheat.io.dicom import Series
@@ -133,7 +133,7 @@ class Masks:
         mask, (_, made) = next(iter(found.items()))
         if any(standing != "same" for standing, _ in found.values()) or made is None:
             return None
-        return LeftOut(case.id) if made.entry is None else SegmentedScan.again(made.entry, case, mask)
+        return LeftOut(case.id) if made.entry is None else FoundAgain.of(made.entry, case, mask)
 
     @contextmanager
     def prepared(self, source: str | Path, cases: Sequence[Case]) -> Iterator[None]:

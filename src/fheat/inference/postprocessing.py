@@ -48,7 +48,7 @@ class Prediction:
     uncertainty: Volume | None = None
     """Uncertainty from 0 to 1, (X, Y, Z) float32; see `fheat.inference.uncertainty`."""
     runtime: str = ""
-    """What ran the windows: `torch`, `onnx` or `openvino`."""
+    """The runtime that ran the windows: `torch`, `onnx` or `openvino`."""
     precision: str = ""
     """Precision of the last window: `float32` or `bfloat16`."""
 

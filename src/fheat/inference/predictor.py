@@ -331,7 +331,7 @@ class Predictor:
     def run_windows(
         self, volume: Volume, scan: PreparedScan, progress: Progress | None = None, *, to_come: int = 0
     ) -> Prediction:
-        """Return what the network says of a volume that `scan` has prepared, without the work of `finish`.
+        """Run the network over a volume that `scan` has prepared, and return its mask as it is before `finish`.
 
         `to_come` is that of `memory`.
         """

@@ -49,8 +49,12 @@ class SegmentedScan:
     unusual: list[Unusual]
     """In what the scan differs from the training scans of the model, the greatest difference first."""
 
+
+class FoundAgain(SegmentedScan):
+    """A scan that an earlier run segmented and did not record, because it was killed."""
+
     @classmethod
-    def again(cls, entry: Mapping[str, Any], case: Case, mask: Path) -> "SegmentedScan | None":
+    def of(cls, entry: Mapping[str, Any], case: Case, mask: Path) -> "FoundAgain | None":
         """Return the entry of a journal, with its files where they are now; None if it is of another version."""
         try:
             unusual = [Unusual(**one) for one in entry["unusual"]]

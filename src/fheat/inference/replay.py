@@ -82,8 +82,8 @@ class Replay:
         return "bfloat16" if self._precision == "bfloat16" else "float32"
 
     def _is_much(self) -> bool:
-        """Return whether the windows that are done and those to come are worth building kernels and a graph, or these
-        are there already."""
+        """Return whether kernels and a graph pay: for as many windows as are done and to come, or because they were
+        built already."""
         return bool(self._graphs) or self._voxels.total >= VOXELS_WORTH_KERNELS
 
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:

@@ -210,7 +210,7 @@ def choose_runtime(
     regions: bool = False,
     groups: int = 1,
 ) -> Runtime:
-    """Return what runs the network; `auto` compiles where that was measured to be faster, and on a CPU for bfloat16.
+    """Return the runtime of a network; `auto` compiles where that was measured to be faster, and on a CPU for bfloat16.
 
     On a GPU the launches of the network are replayed, in half precision where that keeps the classes; see `Replay`.
     """

@@ -1,5 +1,5 @@
-"""How much work there is: voxels of windows, and what a network computes for each, estimated by one pass over a small
-window: no profiler, and hardly any memory."""
+"""Amounts of work: voxels of windows, and multiply-adds of a network for each, which one pass over a small window tells
+without a profiler and with hardly any memory."""
 
 from collections.abc import Callable
 from math import prod
@@ -23,7 +23,7 @@ class WindowVoxels:
 
     @property
     def total(self) -> int:
-        """Number of voxels done and to come."""
+        """The sum of the voxels that are done and those that are known to come."""
         return self._done + self._to_come
 
     def expect(self, voxels: int) -> None:
@@ -31,7 +31,7 @@ class WindowVoxels:
         self._to_come = voxels
 
     def take(self, x: Tensor) -> Tensor:
-        """Return a batch of windows, (B, C, X, Y, Z), which is mapped now."""
+        """Count a batch of windows, (B, C, X, Y, Z), as done, and return it for the runtime to map."""
         voxels = x.numel() // x.shape[1]
         self._done, self._to_come = self._done + voxels, max(self._to_come - voxels, 0)
         return x

@@ -37,7 +37,7 @@ class LightU(SegmentationNetwork):
     down_type: ClassVar[type[nn.Module]] = Down
     up_type: ClassVar[type[nn.Module]] = Up
     head_type: ClassVar[type[nn.Module]] = PatchTransposed3d
-    """What builds the layers that change the grid, from their numbers of channels."""
+    """The three classes whose layers change the grid; each is built from its numbers of channels."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class LightUNETR(LightU):
 
     learning_rate = 0.001
     block_type: ClassVar[type[nn.Module]] = LightAttentionBlock
-    """What builds the blocks of the stages."""
+    """The class of the blocks of the stages."""
 
     def __init__(
         self,

@@ -108,7 +108,8 @@ def body_added_to_skip(body: nn.Sequential, x: Tensor, shortcut: Tensor, bias: T
 
 
 def _convolved(convolution: nn.Module, x: Tensor) -> Tensor:
-    """Return a convolution that doubles the grid in the type of `_between`, or what stands in its place in float32."""
+    """Return the output of a convolution that doubles the grid, in the type of `_between`; that of any other layer in
+    its place is float32."""
     if untouched(convolution, DoublingDepthwise3d):
         return cast(DoublingDepthwise3d, convolution).doubled(x, _between(x))
     return cast(Tensor, convolution(x)).float()

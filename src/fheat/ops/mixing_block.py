@@ -35,7 +35,7 @@ class Branch:
 
     @property
     def present(self) -> bool:
-        """Whether it was not removed."""
+        """Whether the block still has the branch."""
         return getattr(self.block, self.name) is not None
 
     @property
@@ -45,7 +45,7 @@ class Branch:
         return self.block.get_submodule(first), self.block.get_submodule(last)
 
     def remove(self) -> None:
-        """Take its modules out of the graph for good."""
+        """Remove the modules of the branch from the block, for good."""
         for module in self.block.branches[self.name]:
             setattr(self.block, module, None)
 

@@ -25,7 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fheat.system.errors import BadInput
+from fheat.system.errors import BadInput, located
 from fheat.system.files import TEXT_LIMIT, read_capped, write_file
 from fheat.system.sealed import sealed, unsealed
 
@@ -140,7 +140,10 @@ def claimed(
         every: seconds between beats.
         patience: seconds without a beat after which an owner is dead.
     """
-    claim = _take(folder, waiting, patience, min(every / 5, 1.0))
+    try:
+        claim = _take(folder, waiting, patience, min(every / 5, 1.0))
+    except OSError as error:
+        raise located(error, folder) from None
     over = threading.Event()
 
     def live() -> None:

@@ -1,4 +1,4 @@
-"""The one error for input that cannot be used, and what is said of a full disk."""
+"""The one error for input that cannot be used, and what is said of a full disk and of a folder that is not writable."""
 
 import errno
 import shutil
@@ -9,6 +9,9 @@ from fheat.system.text import printable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of errors that say that a file does not fit: the disk is full, a quota is used up, a file is too large."""
+
+NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Numbers of errors that say that a user may not write in a folder, or nobody may on a disk that is read-only."""
 
 
 class BadInput(Exception):  # noqa: N818 - the name is public and says what it is
@@ -31,10 +34,17 @@ def first_line(error: BaseException) -> str:
 
 
 def located(error: OSError, target: Path, needed: int | None = None) -> OSError:
-    """Return an error of writing with its file, and for a full disk with the bytes that are needed, if known, and free.
+    """Return an error of writing as the user is told of it.
 
-    Python names no file where a write fails, only where opening one does.
+    Of a full disk it has the file, and the bytes that are needed, if known, and free: Python names no file where a
+    write fails. Where nothing may be written it has the folder of the file, or the one above it that is not hidden, as
+    that of claims is: Python names the file beside the target that is written first, which nobody has asked for.
     """
+    if error.errno in NOT_ALLOWED:
+        folder = target.parent
+        while folder.name.startswith(".") and folder.name != "..":
+            folder = folder.parent
+        return OSError(error.errno, error.strerror, str(folder))
     if error.errno not in FULL:
         return error
     try:

@@ -73,22 +73,28 @@ def _check_regular(path: str | Path, mode: int) -> None:
         raise BadInput(path, f"is {kind}", "give the file in it" if stat.S_ISDIR(mode) else "give a regular file")
 
 
-def check_folder(folder: Path) -> None:
-    """Raise `BadInput` where no folder can be, because it or one above it is a file."""
+def check_folder(folder: Path, *, writable: bool = True) -> None:
+    """Raise `BadInput` where no folder can be, because it or one above it is a file.
+
+    With `writable`, raise `PermissionError` where nothing may be written to it, or to the one in which it would be
+    made: that is told before the work, and not after it.
+    """
     found = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if found.exists() and not found.is_dir():
         raise BadInput(found, "is a file", "give a folder to write to")
+    if writable and found.exists() and not os.access(found, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
 
 
 def check_file(target: Path) -> None:
-    """Raise `BadInput` where no file can be, because a folder is there, or a file above it."""
+    """Raise `BadInput` where no file can be, because a folder is there, or a file above it; see `check_folder`."""
     if target.is_dir():
         raise BadInput(target, "is a folder", "give a file to write to")
     check_folder(target.parent)
 
 
 def check_new_file(folder: Path, name: str) -> None:
-    """Raise `BadInput` where no folder can be, or where it already holds a file of this name."""
+    """Raise `BadInput` where no folder can be, see `check_folder`, or where it already holds a file of this name."""
     check_folder(folder)
     if (folder / name).exists():
         raise BadInput(folder / name, "exists already", "choose another folder or remove it")
@@ -119,7 +125,10 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     machine that dies right there leaves it complete under a hidden name beside its place.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    bench = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        bench = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise located(error, target, sum(map(len, files.values()))) from None
     fresh, stale = bench / "new", bench / "old"
     try:
         fresh.mkdir()

@@ -83,14 +83,14 @@ def _compile(prepared: Prepared) -> str | None:
 
 
 class Pass(NamedTuple):
-    """What a body computes: features, and their gradient with respect to all that asks for one, in one vector."""
+    """The result of a pass of a body: its features, and as one vector their gradient for input and weights."""
 
     features: Tensor
     gradient: Tensor
 
 
 class Off(NamedTuple):
-    """By how much two passes differ: in features, of the largest value, and in the gradient, of its norm."""
+    """The difference of two passes: of the features over their largest value, and of the gradient over its norm."""
 
     features: float
     gradient: float

@@ -38,7 +38,7 @@ class RunPlan:
     """Sites of the gates that are put into the network, beside those that it is built with."""
     stride: tuple[int, ...]
     compilable: bool
-    """Whether the network has a body that `torch.compile` could be given."""
+    """Whether the network has a body, which is the part that `torch.compile` can build kernels for."""
     compiling: Compiling
     device: str
     scan_bytes: int

@@ -47,9 +47,9 @@ class Prepared:
     start: Start | None = None
     """The model that the run was started from; None for fresh weights."""
     compiling: Compiling = field(default_factory=Compiling)
-    """Whether `torch.compile` shall run the network, or does: `fheat.training.compile_check` compiles and compares."""
+    """Whether `torch.compile` runs the network, as chosen at first, and as found once `compile_check` has compared."""
     remarks: tuple[str, ...] = ()
-    """What came up since, of which the user should know, a line each."""
+    """Remarks of one line about what preparing the run has met, which the user should read."""
 
     @property
     def windows(self) -> Windows:
@@ -58,8 +58,8 @@ class Prepared:
         return Windows((x, y, z), self.settings.validation.stride or (x // 2, y // 2, z // 2))
 
     def notes(self, *, goes_on: bool = False) -> list[str]:
-        """Return what the user should know, a line each: about the model that the run starts from, unless the run goes
-        on, and what came up while it was prepared."""
+        """Return lines that the user should read: about the model that the run starts from, unless the run goes on, and
+        the remarks that were made while it was prepared."""
         if self.start is None or goes_on:
             return [*self.remarks]
         start = [self.start.note(), self.start.spacing_note(self.scans.preprocessing.spacing)]

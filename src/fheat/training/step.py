@@ -184,7 +184,8 @@ class Step:
             self._drop_graph()
 
     def _drop_graph(self) -> None:
-        """Let the iteration be captured anew. Where `torch.compile` has to build it anew too, that comes before."""
+        """Let the next iterations capture a new graph. A compiled network first runs without one, as `torch.compile`
+        may have to build it anew."""
         self._graph = None
         if is_compiled(self.model):
             self._ran = 0

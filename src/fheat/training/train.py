@@ -117,8 +117,11 @@ def begin(
     grid = None if checkpoint is None else checkpoint.facts.get("grid", {})
     compiling = None if checkpoint is None else compiling_of(checkpoint.facts)
     known: dict[str, Any] = {"first": first, "started": started, "start": start, "grid": grid, "compiling": compiling}
-    prepared = compile_run(prepare(settings, device=device, progress=reading, **known))
+    prepared = prepare(settings, device=device, progress=reading, **known)
     check_probes(prepared)
+    if resume:
+        _check_resumed(prepared, folder, checkpoint)
+    prepared = compile_run(prepared)  # last, because it takes a minute or more
     boards = [] if board is None else [board]
     standard = [Numbers(watch), LogFile(folder), *boards, Perturbations(), Probes(folder), Validation(folder)]
     trainer = Trainer(prepared, [*standard, *observers, Checkpoints(folder)])
@@ -171,15 +174,19 @@ def _newest(folder: RunFolder) -> Checkpoint | None:
     return checkpoint
 
 
+def _check_resumed(prepared: Prepared, folder: RunFolder, checkpoint: Checkpoint | None) -> None:
+    """Raise `BadInput` where this is not the run that was begun: other settings, scans or processes."""
+    check_same_run(folder, prepared.settings, prepared.identity(), checkpoint)
+    now = processes.current().size
+    count = now if checkpoint is None else checkpoint.facts.get("processes", 1)
+    if count != now:
+        remedy = f"go on with {count}, see docs/how-to/train.md"
+        raise BadInput(folder.path, f"is the run of {count} processes, not {now}", remedy)
+
+
 def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None, checkpoint: Checkpoint | None) -> None:
     """Restore a checkpoint, if there is one, and drop what was logged after it."""
-    group = processes.current()
-    check_same_run(folder, trainer.settings, trainer.prepared.identity(), checkpoint)
     if checkpoint is not None:
-        count = checkpoint.facts.get("processes", 1)
-        if count != group.size:
-            remedy = f"go on with {count}, see docs/how-to/train.md"
-            raise BadInput(folder.path, f"is the run of {count} processes, not {group.size}", remedy)
         trainer.step.restore(checkpoint.tensors)
         trainer.done = checkpoint.iteration
         trainer.best, trainer.latest = checkpoint.facts["best"], checkpoint.facts.get("latest")
@@ -191,4 +198,4 @@ def _go_on(trainer: Trainer, folder: RunFolder, board: TensorBoard | None, check
         if board is not None:
             board.replace(kept)
 
-    group.lead(rewind)
+    processes.current().lead(rewind)

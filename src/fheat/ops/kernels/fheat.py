@@ -45,7 +45,7 @@ class FHEATWeights(NamedTuple):
 
     @property
     def behind(self) -> BehindWeights:
-        """Those behind T; the four before it are the first."""
+        """The parameters behind T; the first four of the tuple are those before it."""
         return BehindWeights(*self[4:])
 
 

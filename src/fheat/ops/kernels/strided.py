@@ -21,7 +21,7 @@ def halved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def halved_beside(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `halved` does in a given type, x in every second voxel along each axis in that type, and x itself.
+    """Return the output of `halved` and every second voxel of x along each axis, both in a given type, and x itself.
 
     What flows back to the three is added up in one pass.
     """
