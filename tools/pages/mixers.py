@@ -45,6 +45,19 @@ def mixers_once_run(result: str, threshold: str = "0.99") -> str:
     return with_source(result, mixers(result, threshold)) if is_stored(result) else "No result of it is stored yet."
 
 
+def left_out(result: str) -> str:
+    """Return a line for each network and comparison: at every threshold how many are left out, and the Dice then."""
+    found = stored_head(result)
+    thresholds = [str(threshold) for threshold in found.settings["thresholds"]]
+    rows = []
+    for network, comparisons in found.results.items():
+        for compared, row in comparisons.items():
+            for by in ("cosine", "cka"):
+                cells = [f"{len(row[by][at]['left_out'])}: {100 * row[by][at]['dice']:.2f}" for at in thresholds]
+                rows.append([f"`{network.split(',')[0]}`", compared, by.replace("cka", "CKA"), *cells])
+    return table(["operator", "compared", "by", *(f"from {at} on" for at in thresholds)], rows)
+
+
 def _milliseconds(runs: Sequence[dict[str, Any]], way: str) -> str:
     """Return the mean time of the runs that were timed; with two digits, where one says little."""
     times = [run["milliseconds"][way] for run in runs if "milliseconds" in run]
