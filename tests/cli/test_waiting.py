@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import fheat.cli
 from fheat.cli import data
@@ -48,7 +47,7 @@ def scans(tmp_path_factory):
     ],
 )
 def test_a_terminal_reads_what_is_done(arguments, words, scans, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "160")
     places = {"SCANS": str(scans), "OUT": str(tmp_path / "out")}
     command = re.sub("SCANS|OUT", lambda found: places[found[0]], arguments)

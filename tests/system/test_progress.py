@@ -51,6 +51,27 @@ def test_without_a_terminal_nothing_is_shown(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+QUIET = """
+import sys
+from fheat.system.progress import progress_bar
+with progress_bar("reading", quiet={quiet}) as show:
+    show(1, 2)
+print("rich" in sys.modules)
+"""
+
+
+def test_what_draws_a_bar_is_imported_only_where_one_is_shown(monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    assert on_a_terminal(QUIET.format(quiet=True)).split() == ["False"]
+    for variable, imported in ((None, "False"), ("FORCE_COLOR", "True"), ("TTY_COMPATIBLE", "True")):
+        environment = {**os.environ, **({} if variable is None else {variable: "1"})}
+        command = [sys.executable, "-c", QUIET.format(quiet=False)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.split() == [imported]
+        assert ("reading" in done.stderr) == (imported == "True")
+
+
 def test_steps_are_counted_after_each_item():
     heard, met = [], []
     for item in counted_steps("abc", lambda *step: heard.append(step)):

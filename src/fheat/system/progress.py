@@ -1,8 +1,10 @@
 """Progress: how long work tells how far it is, and how a terminal shows it."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fheat.system.text import duration
 
@@ -11,6 +13,8 @@ Progress = Callable[[int, int], None]
 Watch = Callable[[str], AbstractContextManager[Progress]]
 """A function that opens a context for a part of the work, named in words; the context yields the part's `Progress`."""
 Item = TypeVar("Item")
+_TAKEN_FOR_TERMINALS: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Environment variables by which rich takes something else for a terminal."""
 
 
 def silent(done: int, total: int) -> None:
@@ -44,8 +48,11 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
 
     With the number of steps known, it shows how many are done and about how long the others take; until then, and for
     work that has no steps, the time so far. Nothing is shown with `quiet`, without a terminal, or without the package
-    rich.
+    rich, which takes a while to import: where it could show nothing, it is not imported.
     """
+    if quiet or not _may_be_terminal():
+        yield silent
+        return
     try:
         from rich.console import Console
         from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
@@ -64,6 +71,11 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
 
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), Amount())
-    with Bar(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as bar:
+    with Bar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _may_be_terminal() -> bool:
+    """Return whether rich could take standard error for a terminal."""
+    return bool((sys.stderr and sys.stderr.isatty()) or any(map(os.environ.get, _TAKEN_FOR_TERMINALS)))
