@@ -10,7 +10,8 @@ from torch import nn
 
 from fheat import create_model
 from fheat.inference.compilers import COMPILERS, Compiler, _kind, compiled_before, compiled_network
-from fheat.inference.runtimes import VOXELS_WORTH_COMPILING, CompiledRuntime
+from fheat.inference.memory import activation_bytes
+from fheat.inference.runtimes import VOXELS_WORTH_COMPILING, CompiledRuntime, TorchRuntime
 from fheat.models.ensemble import Ensemble
 from fheat.system.cache import cached
 from tests.inference.test_runtimes import network
@@ -216,3 +217,20 @@ def test_windows_one_by_one_come_in_order_and_a_round_may_be_left():
         next(suspended[-1])
         assert all(torch.equal(found, one[None]) for found, one in zip(run.each(x), every, strict=True))
     assert list(run.each([])) == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_rehearsal_holds_what_a_call_holds(batch):
+    """For OpenVINO it computes nothing but first windows; for torch it is a call."""
+    model = nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 2, 1)).eval()
+    shape, device = (batch, 1, 16, 12, 8), torch.device("cpu")
+    compiled = CompiledRuntime(model, "openvino", batch=batch)
+    compiled(torch.zeros(shape))
+    for runtime in (compiled, TorchRuntime(model)):
+        rehearsed, called = (activation_bytes(way, shape, device) for way in (runtime.rehearse, runtime))
+        assert rehearsed[0] == called[0]
+        assert called[1] <= rehearsed[1] <= 1.5 * called[1]
+    x = torch.randn(shape)
+    assert torch.equal(TorchRuntime(model).rehearse(x), model(x))
+    assert compiled.rehearse(x).shape == model(x).shape

@@ -381,12 +381,13 @@ class Predictor:
         self._program += max(resident_bytes() - before, 0)  # libraries that load where a small window is tried
 
     def _trial(self, channels: int) -> tuple[int, int]:
-        """Return the number of output channels and of bytes of one forward pass of a full batch, by running it once."""
+        """Return the number of output channels and of bytes of one forward pass of a full batch, by rehearsing it."""
         shape = (self.batch, channels, *self.windows.size)
         if (self.runtime, shape) not in self._trials:
             before = resident_bytes()
             self._run.prepare(shape[1:])  # what it holds from now on counts as program
-            found = activation_bytes(self.sliding(None).forward, shape, self.device)
+            rehearsal = replace(self.sliding(None), network=self._run.rehearse)
+            found = activation_bytes(rehearsal.forward, shape, self.device)
             self._trials[self.runtime, shape] = found
             self._program += max(resident_bytes() - before, 0)  # libraries that load with the first convolution
         return self._trials[self.runtime, shape]

@@ -60,6 +60,9 @@ class Runtime(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
 
+    def rehearse(self, x: Tensor) -> Tensor:
+        """Take the memory of a call, and return a tensor like its result; its numbers may be any."""
+
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
         """Take note of how many voxels of windows of a shape, (C, X, Y, Z), come next, in place of what was said."""
 
@@ -80,6 +83,10 @@ class TorchRuntime:
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
         return cast(Tensor, self.network(x))
+
+    def rehearse(self, x: Tensor) -> Tensor:
+        """Map the batch: torch says what memory it takes by taking it."""
+        return self(x)
 
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
         """Ignore the number: torch runs one window as readily as many."""
@@ -170,6 +177,13 @@ class CompiledRuntime:
         shape = tuple(x.shape[1:])
         self.prepare(shape)
         return cast(Tensor, self.network(x) if self.name == "torch" else self._compiled[shape](x.float()))
+
+    def rehearse(self, x: Tensor) -> Tensor:
+        """Take the memory of a call; what OpenVINO compiled need not compute for that."""
+        shape = tuple(x.shape[1:])
+        self.prepare(shape)
+        run = None if self.name == "torch" else self._compiled[shape]
+        return run.rehearse(x.float()) if isinstance(run, OpenVinoNetwork) else self(x)
 
     @property
     def each(self) -> Each | None:
