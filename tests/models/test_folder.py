@@ -192,6 +192,16 @@ def test_non_finite_weights_are_refused_by_key(folder, value):
     assert "key 'position' holds NaN or infinity" in refusal(folder)
 
 
+def test_infinities_of_both_signs_are_refused_and_numbers_that_add_up_to_infinity_are_not(folder):
+    state = load_file(folder / "model.safetensors")
+    state["position"][0, 5], state["position"][0, 6] = float("inf"), -float("inf")
+    reseal(folder, weights=to_bytes(state))
+    assert "key 'position' holds NaN or infinity" in refusal(folder)
+    state["position"][:] = 3e38
+    reseal(folder, weights=to_bytes(state))
+    assert torch.equal(load(folder).position, state["position"])
+
+
 def test_pickle_is_not_opened(folder):
     torch.save({"a": torch.ones(2)}, folder / "model.safetensors")
     reseal(folder)

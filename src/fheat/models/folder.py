@@ -274,6 +274,9 @@ def _fill(model: nn.Module, weights: bytes, path: Path, *, halved: bool) -> None
 
 def _first_not_finite(model: nn.Module, state: dict[str, Tensor]) -> str | None:
     """Return the name of the first parameter with NaN or infinity, or None; buffers may hold infinity on purpose."""
+    sums = [state[key].sum() for key, _ in model.named_parameters()]
+    if not sums or torch.isfinite(torch.stack(sums)).all():  # else one is broken, or large
+        return None
     return next((key for key, _ in model.named_parameters() if not torch.isfinite(state[key]).all()), None)
 
 
