@@ -106,7 +106,7 @@ def keep(
         name,
         title="What can be left out of a trained FHEAT-Seg by similarity, and the Dice that remains",
         command=f"fheat sweep studies/mixers/la.toml --out OUT --only {' '.join(run.operator for run in runs)}, then "
-        f"python studies/leave_out.py OUT --store {name}",
+        f"python studies/leave_out.py OUT --store {name}" + (f" --scans {scans}" if scans is not None else ""),
         seed=sorted({run.seed for run in runs}),
         device=device,
         note="left_out: operators by site, or KAN3D by path, whose mean cosine or CKA is at least the threshold, after "
