@@ -26,6 +26,7 @@ SHOWN = {
     "la-4-spike": ("D", "validation"),
     "la-4-softplus": ("D", "alpha"),
     "la-4-fheat-segformer3d": ("D", "validation"),
+    "la-4-segformer3d": ("validation",),
 }
 """The figures that the documentation shows, by the stored run whose report has them."""
 ANALYSES = {"analysis": "analysis-la-4-cpu.json", "trained": "analysis-trained-cpu.json"}

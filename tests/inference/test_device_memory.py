@@ -75,6 +75,16 @@ def test_the_largest_batch_whose_graphs_fit(free, window, fits):
     assert found == 16 or sum(graph_sizes(2 * found)) * window > device_memory.SHARE * free
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("batches", "sizes"), [((16, 3, 16, 1), [16]), ((3, 1, 4), [4]), ((3, 16, 3), [4, 16])])
+def test_what_is_left_of_a_scan_fills_up_a_graph_that_is_there(batches, sizes, captured):
+    run = Replay(Windows(), "float32", batch=16)
+    for count in batches:
+        x = torch.randn(count, *SHAPE)
+        assert torch.equal(run(x), torch.cat([x, 2 * x], dim=1))
+    assert captured == sizes
+
+
 def test_a_window_is_measured_and_compared_with_what_is_free(monkeypatch):
     network, device = Windows(), torch.device("cuda")
     one = activation_bytes(network, (1, *SHAPE), torch.device("cpu"))[1]
@@ -104,7 +114,7 @@ def test_windows_come_in_parts_that_fit(much, captured, monkeypatch):
     assert max(network.seen) == 4
     assert captured == ([4] if much else [])
     assert torch.equal(run(x[:1]), torch.cat([x, 2 * x], dim=1)[:1])
-    assert captured == ([4, 1] if much else [])
+    assert captured == ([4] if much else [])  # which the single window fills up
 
 
 @torch.no_grad()

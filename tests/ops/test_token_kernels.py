@@ -129,6 +129,18 @@ def test_the_gated_mixer_rounds_operands_under_autocast_only():
     assert 1e-6 < error(found, expected) < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("channels", "dtype", "fused"), [(64, None, True), (66, None, False), (66, torch.float16, True)]
+)
+def test_a_wide_mixer_is_left_to_the_library_in_float32(channels, dtype, fused, monkeypatch):
+    called = []
+    monkeypatch.setattr("fheat.ops.kernels.gated.gated_mix", lambda x, *weights: called.append(x.shape) or x)
+    module = GatedMixer(channels)
+    with kernels.use("always"), torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
+        module.added_to(torch.randn(1, channels, 2, 2, 2))
+    assert called == ([(8, channels)] if fused else [])
+
+
 def test_a_hook_on_a_mixer_is_called():
     stage, called = LightAttentionStage(12, 1, 1, 1), []
     stage.blocks[0].mixers[0].register_forward_hook(lambda *_: called.append("mixer"))

@@ -161,6 +161,21 @@ def network_speeds() -> str:
     return table(["network", "iterations per second", "plain PyTorch", "ratio"], rows)
 
 
+def loss_distances() -> str:
+    """Return how far total losses of fused and of plain steps come apart, beside what rounding does to plain ones."""
+    rows = []
+    for name in ("fheat-seg", "light-unetr", "segresnet", "fheat-seg-l"):
+        found = stored("step-cuda" if name == "fheat-seg" else f"step-{name}-cuda")
+        fused, rounded = (
+            found["distance"][f"{one} bfloat16 from plain {other}"]
+            for one, other in (("fused", "bfloat16"), ("plain", "float32"))
+        )
+        cells = [f"{part[which]:.1e}" for which in ("first_ten", "largest") for part in (fused, rounded)]
+        rows.append([f"`{name.replace('-', '_')}`", str(len(found["losses"]["plain float32"]["total"])), *cells])
+    head = ["network", "iterations", "fused, first ten", "rounding, first ten", "fused, all", "rounding, all"]
+    return table(head, rows)
+
+
 def gpu_scans() -> str:
     """Return the seconds of the fastest round of twenty scans on a GPU."""
     return f"{min(stored('scans-cuda')['seconds']):.1f}"

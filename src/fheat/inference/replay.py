@@ -46,8 +46,9 @@ class Replay:
     the channels hold several predictions (`groups`), the first of them is judged.
 
     There are graphs of two sizes, for `batch` windows and for a quarter of them, and batches are filled up to one of
-    these: each graph takes a second to capture. A network that cannot be captured, because it asks the host, runs as it
-    is.
+    these: each graph takes seconds to capture, with the kernels that are built for its size. So what is left of a scan
+    fills up a graph that is there already, and the small one is captured only for scans that never had more windows. A
+    network that cannot be captured, because it asks the host, runs as it is.
 
     Where the GPU has no room for so many windows, see `fheat.inference.device_memory`, there are fewer at a time. If
     its memory runs out all the same, a quarter of them run from then on, after one warning.
@@ -136,8 +137,7 @@ class Replay:
             if keeps is None:
                 return whole
             self._precision = "bfloat16" if keeps else "float32"
-        sizes = graph_sizes(self._batches[x.shape[1:]])
-        filled = torch.Size([next(size for size in sizes if len(x) <= size), *x.shape[1:]])
+        filled = self._filled(x)
         if filled not in self._graphs:
             self._graphs[filled] = self._capture(x, filled)
         captured = self._graphs[filled]
@@ -147,6 +147,12 @@ class Replay:
         source[: len(x)] = x
         graph.replay()
         return result[: len(x)]
+
+    def _filled(self, x: Tensor) -> torch.Size:
+        """Return the shape of the graph for a batch: the smallest captured one that holds it, else the smallest."""
+        sizes = graph_sizes(self._batches[x.shape[1:]])
+        shapes = [torch.Size([size, *x.shape[1:]]) for size in sizes if len(x) <= size]
+        return next((shape for shape in shapes if shape in self._graphs), shapes[0])
 
     def _run(self, x: Tensor, precision: str) -> Tensor:
         half = precision == "bfloat16"

@@ -22,10 +22,13 @@ from fheat.nn.convolutions import (
 from fheat.nn.layers import crop_to, one_group, untouched
 from fheat.ops import kernels
 from fheat.ops.dct import autocasts, without_autocast
-from fheat.ops.kernels.launch import WIDEST
+from fheat.ops.kernels.launch import WIDEST, operand_type
 
 _MOST_TOKENS, _MOST_CHANNELS = 256, 96
 """Largest numbers that kernels take: those of Light-UNETR on its usual patch. More would not fit many GPUs."""
+_WIDEST_IN_FLOAT32 = 64
+"""Most channels that one program mixes in float32: with 96, eight calls took 123 ms in a forward pass of `light_unetr_l`
+that takes 130 ms as a whole without kernels, see benchmarks/LOG.md."""
 
 
 class LocalBranch(nn.Sequential):
@@ -206,10 +209,11 @@ class GatedMixer(nn.Module):
         return out
 
     def added_to(self, x: Tensor) -> Tensor:
-        """Return x + mixer(x); on a GPU in one pass, in float32 and with channels last in memory."""
+        """Return x + mixer(x); on a GPU in one pass up to some width, in float32 and with channels last in memory."""
         layers = self.value, self.gating, self.recover
         as_built = untouched(self, GatedMixer) and all(untouched(layer, Pointwise3d) for layer in layers)
-        if not kernels.usable(x) or not as_built or x.shape[1] > WIDEST:
+        widest = _WIDEST_IN_FLOAT32 if operand_type(x) == "ieee" else WIDEST
+        if not kernels.usable(x) or not as_built or x.shape[1] > widest:
             mixed: Tensor = self(x)
             return x + mixed
         from fheat.ops.kernels.gated import gated_mix  # Triton takes a second to import
