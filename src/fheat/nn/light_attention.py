@@ -27,7 +27,7 @@ from fheat.ops.kernels.launch import WIDEST, operand_type
 _MOST_TOKENS, _MOST_CHANNELS = 256, 96
 """Largest numbers that kernels take: those of Light-UNETR on its usual patch. More would not fit many GPUs."""
 _WIDEST_IN_FLOAT32 = 64
-"""Most channels that one program mixes in float32: with 96, eight calls took 123 ms in a forward pass of `light_unetr_l`
+"""Most channels that one program mixes in float32: with 96, eight calls took 123 ms in a pass of `light_unetr_l`
 that takes 130 ms as a whole without kernels, see benchmarks/LOG.md."""
 
 
