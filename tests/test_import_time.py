@@ -36,3 +36,10 @@ def test_start_up_is_quick(before, measured, seconds):
 def test_importing_imports_nothing_heavy(module):
     heavy = "{'torch', 'numpy', 'scipy', 'matplotlib', 'tyro'}"
     assert run(f"import sys, {module}; print(sorted({heavy} & set(sys.modules)) or 'nothing')") == "nothing"
+
+
+def test_nibabel_comes_without_pydicom_which_can_still_be_imported():
+    pytest.importorskip("pydicom")
+    begin = "import sys; from fheat.system.imports import import_nibabel; import_nibabel(); "
+    assert run(begin + "print('nibabel' in sys.modules and 'pydicom' not in sys.modules)") == "True"
+    assert run(begin + "import pydicom, nibabel; print(pydicom.dcmread.__name__)") == "dcmread"

@@ -117,7 +117,7 @@ def test_the_program_segments_as_a_predictor_does(stored, tmp_path):
     folder, scan = stored
     order = {"model": str(folder), "scan": str(scan), "mask": str(tmp_path / "mask.nii.gz"), "device": "cpu"}
     found = first_mask.main({**order, "precision": "float32", "runtime": "torch", "stride": None})
-    assert list(found["parts"]) == ["import torch", "import fheat", "model", "first scan", "second scan"]
+    assert list(found["parts"]) == ["begin ahead", "import torch", "import fheat", "model", "first scan", "second scan"]
     assert min(found["parts"].values()) >= 0
     assert found["windows"] == 2 * 2 * 2
     assert found["stride"] == [16, 16, 16]

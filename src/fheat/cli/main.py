@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,7 +19,7 @@ from fheat.system.cache import keep_kernels_here
 from fheat.system.errors import FULL, NOT_ALLOWED, BadInput
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
-from fheat.system.trust import is_trusting, trusting
+from fheat.system.trust import trusting
 
 VERBS: Final = {
     "demo": "the whole story on synthetic scans: few labels, gates that close, retirement, a mask, a report",
@@ -42,7 +42,7 @@ VERBS: Final = {
     "completion": "print the script with which bash, zsh or fish completes verbs and options",
 }
 READERS: Final = ("predict",)
-"""Verbs that read scans first: the process that parses them starts while the libraries of the verb are imported."""
+"""Verbs that segment scans with a model, their first argument: what they will wait for begins beside their imports."""
 EXIT_CODES: Final = (
     "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"
 )
@@ -136,11 +136,7 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in VERBS:
         return _fail(f"no verb {words[0]!r}: use one of {', '.join(VERBS)}, see '{program()} --help'", 2)
-    with trusting("--trust" in words):  # verbs without this option refuse it
-        if words[0] in READERS and not is_trusting() and not {"-h", "--help"} & {*words}:
-            from fheat.io.confined import start_reader  # which imports what other verbs do not need
-
-            start_reader()
+    with trusting("--trust" in words), _prepared(words):  # verbs without this option refuse it
         verb = import_module(f"fheat.cli.{words[0]}")
         if not gc.isenabled():  # `script` has turned it off
             gc.freeze()  # what was imported stays, and need not be searched for what can go
@@ -148,6 +144,15 @@ def _run(words: list[str]) -> int:
         verb.run(words[1:])
     sys.stdout.flush()
     return 0
+
+
+def _prepared(words: list[str]) -> AbstractContextManager[None]:
+    """Begin with what can be done beside the imports of a verb that segments scans; the first argument is its model."""
+    if words[0] not in READERS or len(words) == 1 or {"-h", "--help"} & {*words}:
+        return nullcontext()
+    from fheat.inference.ahead import begun_ahead  # which imports what other verbs do not need
+
+    return begun_ahead(words[1])
 
 
 def _help() -> str:

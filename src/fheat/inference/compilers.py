@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fheat.inference.ahead import Kept, taken_ahead
 from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable
 from fheat.inference.ledger import options_text, weights_digest
@@ -59,6 +60,9 @@ def compiled_network(name: str, network: nn.Module, shape: tuple[int, ...], prec
     """
     plan, compiler = Plan(shape, precision, batch, usual_threads()), COMPILERS[name]
     kind, key = _kind(name, network), _key(plan)
+    opened = taken_ahead(Kept(kind, key, plan)) if name == "openvino" and kind is not None else None
+    if opened is not None:
+        return OpenVinoNetwork(opened, ready=True)
     kept = None if kind is None else read_cached(kind, key)
     if kept is not None:
         try:
@@ -150,13 +154,13 @@ def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
 class OpenVinoNetwork:
     """What OpenVINO compiled, see `opened_requests`. Windows run one by one, on one thread each, several at a time.
 
-    That is faster than one after the other on all threads, which would have to wait for each other.
+    That is faster than one after the other on all threads, which would have to wait for each other. `ready` says that
+    the first windows have run.
     """
 
-    def __init__(self, requests: Sequence[Any]) -> None:
+    def __init__(self, requests: Sequence[Any], *, ready: bool = False) -> None:
         self._requests = requests
-        self._ready = False
-        """Whether the first windows have run."""
+        self._ready = ready
         self._shape = tuple(requests[0].get_output_tensor(0).shape)[1:]
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class CompiledRuntime:
         batch: int = 1,
     ) -> None:
         self.network, self.automatic = network, automatic
-        self._compiler = compiler
+        self.compiler = compiler
         self._precision = "bfloat16" if precision == "bfloat16" else "float32"
         self._batch = batch
         self._voxels = WindowVoxels()
@@ -137,7 +137,7 @@ class CompiledRuntime:
         """What runs the next window."""
         waiting = self.automatic and not self._is_much() and not self._only_opens()
         failed = self.automatic and bool(self._failures)
-        return "torch" if waiting or failed else self._compiler
+        return "torch" if waiting or failed else self.compiler
 
     @property
     def precision(self) -> str:
@@ -157,7 +157,7 @@ class CompiledRuntime:
             return shape is not None
         if shape not in self._kept:
             plan = shape, self._precision, self._batch
-            self._kept[shape] = compiled_before(self._compiler, self.network, *plan)
+            self._kept[shape] = compiled_before(self.compiler, self.network, *plan)
         return self._kept[shape]
 
     def expect(self, voxels: int, shape: tuple[int, ...]) -> None:
@@ -202,16 +202,16 @@ class CompiledRuntime:
         if shape not in self._failures:
             try:
                 plan = shape, self._precision, self._batch
-                self._compiled[shape] = compiled_network(self._compiler, self.network, *plan)
+                self._compiled[shape] = compiled_network(self.compiler, self.network, *plan)
                 return
             except Exception as error:  # exporters and compilers raise whatever they like
                 self.network(torch.zeros(1, *shape))  # which raises where such windows are not for this network
                 self._failures[shape] = f"cannot run this network ({first_line(error)})"
             if self.automatic:
-                warnings.warn(f"{self._compiler} {self._failures[shape]}: torch runs it, slower", stacklevel=3)
+                warnings.warn(f"{self.compiler} {self._failures[shape]}: torch runs it, slower", stacklevel=3)
         if not self.automatic:
             remedy = "use --precision float32" if self._precision == "bfloat16" else "use the runtime torch"
-            raise UnusableRuntime(self._compiler, self._failures[shape], remedy)
+            raise UnusableRuntime(self.compiler, self._failures[shape], remedy)
 
 
 def choose_runtime(

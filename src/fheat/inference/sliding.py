@@ -157,8 +157,9 @@ class SlidingWindow:
         with together, closing(self._outputs(slab.image[:, *box] for box, _ in todo)) as outputs:
             for output in outputs:
                 for average, (box, factor) in zip(output, todo[done : done + len(output)], strict=True):
+                    scaled = weight if factor == 1 else factor * weight
                     plain = self.weights == "constant" and factor == 1
-                    slab.add(box, average if plain else average * (factor * weight), factor * weight)
+                    slab.add(box, average if plain else average * scaled, scaled)
                 done += len(output)
                 slab.visited += len(output)
                 if self.progress is not None:
@@ -169,7 +170,10 @@ class SlidingWindow:
     def _outputs(self, windows: Iterator[Tensor]) -> Generator[Tensor, None, None]:
         """Yield what is averaged of these windows, (C, *size), in order: one or a batch at a time, (B, K, *size)."""
         if self.each is not None and not self.flips:
-            yield from map(self._averaged, self.each(window[None] for window in windows))
+            average = None
+            for output in self.each(window[None] for window in windows):
+                average = self._averaged(output, place=average)
+                yield average
             return
         while group := list(islice(windows, self.batch)):
             yield self.forward(torch.stack(group))
@@ -198,8 +202,12 @@ class SlidingWindow:
     def _activated(self, x: Tensor) -> Tensor:
         return self._averaged(self.network(x), len(x))
 
-    def _averaged(self, y: Tensor, count: int = 1) -> Tensor:
-        """Return what is averaged of the output of the network for `count` windows."""
+    def _averaged(self, y: Tensor, count: int = 1, place: Tensor | None = None) -> Tensor:
+        """Return what is averaged of the output of the network for `count` windows.
+
+        That may be written to `place`, the result of the call before: memory that is taken anew for every window costs
+        more than what is computed in it.
+        """
         if len(y) != count or tuple(y.shape[2:]) != self.windows.size:
             size = self.windows.size
             raise ValueError(f"the network maps {count} windows of {size} to {tuple(y.shape)}: expected the same grid")
@@ -211,9 +219,10 @@ class SlidingWindow:
         if self.activation == "difference" and not torch.isfinite(y.sum()):
             return torch.full_like(y, torch.nan)  # as softmax makes of infinite logits
         if self.activation in ("sigmoid", "difference"):
-            return y.sigmoid()
-        parts = [logits.softmax(dim=1) for logits in y.chunk(self.groups, dim=1)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            return torch.sigmoid(y, out=place)
+        if self.groups == 1:
+            return torch.softmax(y, dim=1, out=place)
+        return torch.cat([logits.softmax(dim=1) for logits in y.chunk(self.groups, dim=1)], dim=1)
 
 
 class _Slab:

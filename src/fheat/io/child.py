@@ -57,6 +57,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is not an answer
     if hasattr(select, "poll"):
         threading.Thread(target=end_with_the_parent, daemon=True).start()
+    importlib.import_module("fheat.system.imports").import_nibabel()
     importlib.import_module("fheat.io")  # which every format needs, while the parent may still be busy
     for line in sys.stdin.buffer:
         request = json.loads(line)

@@ -100,6 +100,13 @@ def write_cached(kind: str, key: str, content: bytes) -> None:
                 entry.file.unlink(missing_ok=True)
 
 
+def remove_cached(kind: str, key: str) -> None:
+    """Keep no longer what was kept under a key."""
+    if (file := _file(kind, key)) is not None:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
 def cached() -> list[Entry]:
     """Return the entries of the cache, sorted by kind and name."""
     folder = cache_folder()

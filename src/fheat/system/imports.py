@@ -1,0 +1,29 @@
+"""What the programs of this package import, and what they leave out because it takes long and nobody needs it there."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+
+def import_nibabel() -> None:
+    """Import nibabel without pydicom, which takes a tenth of a second.
+
+    nibabel needs pydicom for one extension of NIfTI headers, which this package does not read. Only programs of this
+    package call this: in a program of a user, nibabel stays what it is.
+    """
+    with _hidden("pydicom"):
+        import_module("nibabel")
+
+
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Let imports in the body find no package of this name, unless it is imported already."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # which is how Python notes that there is none
+    try:
+        yield
+    finally:
+        del sys.modules[name]
