@@ -14,10 +14,10 @@ the network's defaults where nothing was published; the name of a row says which
   plain PyTorch captured as a graph, in float32; the captured graph in bfloat16; and the same two with the fused kernels
   of this package, which are made for FHEAT-Seg and serve some of the others in part.
 
-Everything is compared with plain PyTorch before it is timed. Where a runtime cannot run a network, or gets it wrong,
-`not_run` has the reason. A network that takes more than 2 s has two turns. `--networks a,b` measures only these and
-puts their rows into the stored file, if that is of the same machine, versions and settings. The file is written after
-each network, so that a run that is ended keeps what it has measured.
+Everything is compared with plain PyTorch before it is timed, and `error` has the difference. Where a runtime cannot run
+a network, or gets it wrong, `not_run` has the reason. A network that takes more than 2 s has two turns.
+`--networks a,b` measures only these and puts their rows into the stored file, if that is of the same machine, versions
+and settings. The file is written after each network, so that a run that is ended keeps what it has measured.
 """
 
 import gc
@@ -53,8 +53,9 @@ RUNTIMES = {
     "cpu": ("torch", "torch.compile", "openvino", OWN_FORM),
     "cuda": ("torch", "torch.compile", "graph", "graph, bfloat16", f"graph, {KERNELS}", f"graph, bfloat16, {KERNELS}"),
 }
-LARGEST_ERROR = {"cpu": 1e-3, "cuda": 1e-2}
-"""Largest difference from plain PyTorch, relative to its largest output; a GPU multiplies in TF32 in convolutions."""
+LARGEST_ERROR = 1e-2
+"""Largest difference from plain PyTorch, relative to its largest output. A GPU multiplies in TF32 in convolutions, and
+OpenVINO adds up the million voxels of an instance norm one by one in float32; some networks are off by 0.001."""
 LARGEST_ERROR_HALF = 0.2
 """The same in bfloat16, with random weights: it finds a network that computes something else."""
 SLOW_SECONDS, SLOW_ROUNDS = 2.0, 2
@@ -141,11 +142,15 @@ def all_prepared(
     """Return a run of the network in every runtime that can run it, and note the reasons of the others."""
     found["not_run"] = {place: why for place, why in found["not_run"].items() if not place.startswith(f"{label} / ")}
     runs: dict[str, Run] = {}
+    found["error"][label] = {}
     for how in runtimes:
         try:
-            runs[how] = prepared(network, how, x, expected, device)
-        except Exception as error:  # compilers raise whatever they like
-            not_run(label, how, error, found)
+            runs[how], error = prepared(network, how, x, expected, device)
+        except Exception as failure:  # compilers raise whatever they like
+            not_run(label, how, failure, found)
+        else:
+            found["error"][label][how] = float(f"{error:.2g}")
+            print(f"{label}, {how}: ready, off by {error:.1g}", flush=True)
     return runs
 
 
@@ -172,8 +177,8 @@ def plain(network: nn.Module, x: Tensor) -> Tensor:
     return y
 
 
-def prepared(network: nn.Module, how: str, x: Tensor, expected: Tensor, device: str) -> Run:
-    """Return a run of the network in a runtime, after it was compared with plain PyTorch."""
+def prepared(network: nn.Module, how: str, x: Tensor, expected: Tensor, device: str) -> tuple[Run, float]:
+    """Return a run of the network in a runtime, and how far its output is from that of plain PyTorch."""
     half, graph = "bfloat16" in how, how.startswith("graph")
     timer = Timer(device, precision="bfloat16" if half else "float32")
     forward = timer.forward(compiled(network, how, x), x)
@@ -186,10 +191,9 @@ def prepared(network: nn.Module, how: str, x: Tensor, expected: Tensor, device: 
         replay = captured(run) if graph else without_kernels(run)
     replay()
     error = float((outputs[0] - expected).abs().max() / expected.abs().max())
-    if not error <= (LARGEST_ERROR_HALF if half else LARGEST_ERROR[device]):
+    if not error <= (LARGEST_ERROR_HALF if half else LARGEST_ERROR):
         raise RuntimeError(f"its output is off by {error:.1g} of the largest value")
-    print(f"{type(network).__name__}, {how}: ready, off by {error:.1g}", flush=True)
-    return replay
+    return replay, error
 
 
 def compiled(network: nn.Module, how: str, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -212,7 +216,7 @@ def as_traced(network: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
 
 def empty() -> Found:
     """Return what is found before anything is measured."""
-    return {"window_ms": {}, "beside": {}, "rounds": {}, "not_run": {}}
+    return {"window_ms": {}, "beside": {}, "rounds": {}, "error": {}, "not_run": {}}
 
 
 def stored_rows(path: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> Found:
@@ -225,7 +229,7 @@ def stored_rows(path: Path, described: Mapping[str, Any], settings: Mapping[str,
             f"{path}: has another machine, other versions or settings, and rows of both would not be on equal terms: "
             "measure all networks, without --networks, or write to another file with --out"
         )
-    found: Found = {part: stored["results"][part] for part in empty()}
+    found: Found = {part: stored["results"].get(part, {}) for part in empty()}
     del found["window_ms"][FIRST]
     return found
 
@@ -246,6 +250,7 @@ def summary(found: Found, runtimes: tuple[str, ...]) -> dict[str, Any]:
         "ratio": {FIRST: dict.fromkeys(first, 1.0), **ratio},
         "beside": found["beside"],
         "rounds": found["rounds"],
+        "error": found["error"],
         "not_run": found["not_run"],
     }
 

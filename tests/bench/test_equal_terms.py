@@ -44,6 +44,7 @@ def test_a_network_is_timed_beside_the_first_and_what_fails_has_a_reason(benchma
     benchmark.measure("double", Scaled(2.0), first, x, "cpu", 3, found)
     assert list(found["window_ms"]["double"]) == list(found["beside"]["double"]) == ["torch"]
     assert found["rounds"] == {"double": 3}
+    assert found["error"] == {"double": {"torch": 0.0}}
     assert found["not_run"] == {
         "double / refuses": "ValueError: Not converted. -- No rule for softshrink",
         "double / wrong": "RuntimeError: its output is off by 0.5 of the largest value",

@@ -75,13 +75,14 @@ def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch)
             "segresnet (init_filters=24)": {"torch": 12.0, own: 2.0, "graph": 8.0},
             "light_unetr": {"torch": 12.0, own: 2.0},
         },
+        "error": {"light_unetr": {"torch": 2e-3, own: 1e-3, "graph, bfloat16": 0.1}},
         "not_run": {"light_unetr / graph": "RuntimeError: no memory"},
     }
     head = read_result("equal-terms-cpu").model_copy(update={"results": results, "note": None})
     read = timing.stored_head
     monkeypatch.setattr(timing, "stored_head", lambda name: head if name == "equal-terms-cuda" else read(name))
     monkeypatch.setattr(timing, "stored", lambda name: timing.stored_head(name).results)
-    table, own_words, not_run = timing.equal_terms("cuda").split("\n\n")
+    table, own_words, error, not_run = timing.equal_terms("cuda").split("\n\n")
     assert table.splitlines() == [
         "| network | parameters | PyTorch | captured graph | captured graph, fheat's kernels |",
         "|---|---|---|---|---|",
@@ -91,6 +92,7 @@ def test_equal_terms_show_whatever_networks_and_runtimes_are_stored(monkeypatch)
         "| 450.0 (900 against 2.0 ms) |",
     ]
     assert "not on equal terms" in own_words
+    assert error == "`light_unetr` by PyTorch is off by 0.002 of its largest output."
     assert not_run == "`light_unetr` was not run by captured graph: `RuntimeError: no memory`"
     assert timing.equal_terms_ratio("cuda", "segresnet (init_filters=24)", ".0f") == "100 to 125"
     assert timing.equal_terms("cuda", "segresnet").splitlines() == [

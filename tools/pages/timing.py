@@ -1,6 +1,7 @@
 """Timings: `fheat bench`, the transforms, inference on CPU and GPU (benchmarks.md, operator.md, prediction.md)."""
 
 from math import inf, prod
+from typing import Final
 
 from pages.common import formatted, giga, span, stored, stored_head, table
 
@@ -95,6 +96,12 @@ def equal_terms(device: str, *only: str) -> str:
             "What is named *fheat's* was made for FHEAT-Seg and serves the other networks in part or not at all: "
             "these columns are not on equal terms."
         )
+    for name, errors in found.get("error", {}).items():
+        lines += [
+            f"`{name.split()[0]}` by {_runtime(how)} is off by {error:.1g} of its largest output."
+            for how, error in errors.items()
+            if error > _TOLD_ERROR and "bfloat16" not in how
+        ]
     for place, reason in found.get("not_run", {}).items():
         name, _, how = place.partition(" / ")
         words = reason.replace("`", "'")  # as code, because a message may look like markup
@@ -115,6 +122,10 @@ def timed_networks(device: str) -> str:
     timed = len({name.split()[0] for name in stored(f"equal-terms-{device}")["window_ms"]})
     known = len(stored("sizes")["networks"])
     return f"all {known}" if timed == known else f"{timed} of the {known}"
+
+
+_TOLD_ERROR: Final = 1e-3
+"""Differences of float32 from plain PyTorch that a page tells are larger than this."""
 
 
 def _is_own(runtime: str) -> bool:

@@ -11,7 +11,6 @@ ReLU and S soft shrinkage, s(t) = sign(t) max(|t| - threshold, 0), both on real 
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fheat.ops.dct import compute_dtype, without_autocast
@@ -81,7 +80,8 @@ def _added(module: nn.Module, x: Tensor, blocks: int, threshold: float) -> Tenso
     spectrum = half_spectrum(x)
     parts = torch.stack([spectrum.real, spectrum.imag], dim=1)  # (N, 2, C, X, Y, Z // 2 + 1)
     mixed = _layer(module, parts.reshape(len(x), 2, blocks, -1, parts[0, 0, 0].numel()), 1).relu()
-    mixed = F.softshrink(_layer(module, mixed, 2), threshold).reshape(parts.shape)
+    mixed = _layer(module, mixed, 2).reshape(parts.shape)
+    mixed = mixed - mixed.clamp(-threshold, threshold)  # S; OpenVINO does not know torch's soft shrinkage
     return from_half(torch.complex(mixed[:, 0].contiguous(), mixed[:, 1].contiguous()), x.shape[-3:])
 
 
