@@ -95,7 +95,7 @@ class Predict:
     """On a GPU and with OpenVINO; auto is float32 on a CPU, and on a GPU with many windows bfloat16 where it keeps the
     classes of the first ones."""
     runtime: RuntimeName = "auto"
-    """What runs the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
+    """Runtime of the network on a CPU; auto is OpenVINO where it is installed (pip install "fheat[export]"), else
     torch."""
     allow: Annotated[tuple[Allowance, ...], tyro.conf.UseAppendAction] = ()
     """implausible-spacing takes scans whose voxels or extent no scanner gives, such as micrographs, instead of refusing

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _LEFT: Final = (errno.EPIPE, errno.ECONNRESET, *([errno.EINVAL] if os.name == "nt" else []))
-"""What the system says of writing to a pipe or a socket whose reader has left."""
+"""Error numbers with which writing to a pipe or a socket fails once its reader has left."""
 
 
 class Pipe(io.FileIO):

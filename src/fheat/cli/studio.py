@@ -49,7 +49,7 @@ class Studio:
     device: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DEVICE...")] = ()
     """cpu, cuda or cuda:1; one job at a time runs on each. By default a GPU where there is one."""
     runtime: Literal["auto", "torch", "onnx", "openvino"] = "auto"
-    """What runs networks on a CPU; see fheat predict --help."""
+    """Runtime of the networks on a CPU; see fheat predict --help."""
     queue: int = 32
     """Largest number of jobs that wait; more are refused."""
     time_limit: float = 300.0

@@ -1,4 +1,4 @@
-"""What the training scans of a model look like, and in what another scan differs from them."""
+"""Appearance of the training scans of a model, and the quantities in which another scan differs from them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 @dataclass(frozen=True)
 class Looks:
-    """What one scan with C channels looks like to a network.
+    """Appearance of one scan with C channels, as a network sees it.
 
     Shapes: `lengths` (2, 3), the spacing it is stored with and its extent, in millimetres along the network's axes;
     `shares` (C, 2), the share of voxels with the lowest intensity, which is the background of a scan that was masked,

@@ -57,7 +57,7 @@ class Report:
     rows: tuple[CheckRow, ...]
     problems: tuple[Problem, ...]
     fingerprint: Fingerprint | None = None
-    """What the training scans look like; None where none could be read."""
+    """Spacing, shape and intensities of the training scans; None where none could be read."""
 
     @property
     def counts(self) -> dict[str, dict[State, int]]:
@@ -117,7 +117,7 @@ def check(dataset: Dataset, *, workers: int = WORKERS, progress: Progress | None
 
 
 class _Seen(NamedTuple):
-    """What one case turned out to be: its row, its problems, its grid, and intensities inside its label, (C, n)."""
+    """Result of the check of one case: its row, its problems, its grid, and intensities inside its label, (C, n)."""
 
     row: CheckRow
     problems: list[Problem]

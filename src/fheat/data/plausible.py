@@ -17,7 +17,7 @@ from fheat.data.preprocessing import PreparedScan
 from fheat.system.errors import BadInput
 
 Allowance = Literal["implausible-spacing"]
-"""What a user may allow by name: a scan whose geometry is refused otherwise."""
+"""Exception that a user may allow by name: a scan whose geometry is refused otherwise."""
 SMALLEST_SPACING: Final = 1e-4
 """Least size of a voxel in millimetres: half the wavelength of light is twice this; electron microscopes have less."""
 LARGEST_SPACING: Final = 50.0

@@ -1,4 +1,4 @@
-"""What a reproduction works with: where the datasets of the paper lie, where results go, and which runs are wanted."""
+"""Plan of a reproduction: where the datasets of the paper lie, where results go, and which runs are wanted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ITERATIONS: Final = "schedule.iterations"
 FULL: Final = ScheduleSettings().iterations
 """Number of iterations of a run of full length, that of the paper."""
 PHANTOMS: Final = "phantoms"
-"""What is given as data for synthetic scans."""
+"""Word that is given as data, instead of folders, for synthetic scans."""
 Scale = Literal["full", "tiny"]
 _SMALLEST: Final[dict[str, dict[str, Any]]] = {
     "dynunet": {"network.filters": [8, 8, 8, 8, 8]},
@@ -47,7 +47,7 @@ class Tiny:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a reproduction works with; made by `make_plan`."""
+    """Plan of a reproduction: its data, its folder for results, and its runs; made by `make_plan`."""
 
     data: Mapping[str, Path]
     """Folder of each dataset that is given."""

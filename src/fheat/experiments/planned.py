@@ -61,7 +61,7 @@ class GateOutcome(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What came out of a run: `outcome.json`, written last."""
+    """Outcome of a run: the content of `outcome.json`, written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     key: str

@@ -31,7 +31,7 @@ Kind = Literal[
     "scores", "allocation", "tradeoff", "diagram", "simulation", "port", "dynamics", "attention", "contrast", "planes",
     "open points",
 ]  # fmt: skip
-"""What an item shows; `fheat.experiments.items` says how."""
+"""Kind of content that an item shows; `fheat.experiments.items` says how each is shown."""
 
 
 class Published(NamedTuple):

@@ -1,4 +1,4 @@
-"""What came out of the runs of a row: scores over seeds beside the published ones, and tests between rows.
+"""Results of the runs of a row: scores over seeds beside the published ones, and tests between rows.
 
 The score of a seed is the mean over scans. Rows are compared scan by scan, each scan with its mean over the seeds.
 """

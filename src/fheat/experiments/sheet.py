@@ -15,7 +15,7 @@ CSV_HEAD: Final = (
 )
 
 NOTHING: Final = MeanAndDeviation(None, None, 0)
-"""What is not measured."""
+"""Value of a quantity that is not measured."""
 
 
 @dataclass(frozen=True)

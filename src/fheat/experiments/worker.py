@@ -36,7 +36,7 @@ SECONDS_BETWEEN_LINES: Final = 60.0
 
 
 class Job(BaseModel):
-    """What a worker must know to do a run."""
+    """A run for a worker, with all that the worker must know to do it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str

@@ -49,11 +49,11 @@ class SlidingRule(_Strict):
     stride: Triple
     weights: Weights
     activation: Activation
-    """What turns logits into the probabilities that are averaged."""
+    """Name of the function that turns logits into the probabilities that are averaged."""
 
 
 class GateSites(_Strict):
-    """What became of the gates: those that are part of the graph, and those that left it without changing an output."""
+    """Sites of the gates: those that are part of the graph, and those that left it without changing an output."""
 
     open: tuple[str, ...]
     retired: tuple[str, ...]

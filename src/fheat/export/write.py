@@ -35,7 +35,7 @@ OWN: Final = frozenset({"LICENSE", "configs", "models", "docs"})
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to the network."""
+    """Result of an export: the files that were written, and how near their outputs are to those of the network."""
 
     format: FormatName
     files: Mapping[str, int]

@@ -11,7 +11,7 @@ STATES: dict[State, str] = {
     "closed": "closed gate, D = 0",
     "retired": "retired gate, gone from the graph",
 }
-"""What each mark means."""
+"""Meaning of the mark of each state."""
 
 
 def gate_mark(gate: GateRow, at: Point) -> str:

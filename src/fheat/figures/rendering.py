@@ -37,7 +37,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class View:
-    """What each pixel sees: arrays of rows x columns, the first row on top, NaN where no surface is."""
+    """The visible surface at each pixel: arrays of rows x columns, the first row on top, NaN where no surface is."""
 
     error: Values
     """e in millimetres."""

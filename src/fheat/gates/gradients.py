@@ -28,7 +28,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class GateGradient:
-    """What one pass measured at one gate. All numbers are 0 where the loss does not depend on the gate."""
+    """Numbers that one pass measured at one gate. All are 0 where the loss does not depend on the gate."""
 
     negative_gradient: float = 0.0
     """-dL/dtau."""

@@ -34,7 +34,7 @@ BatchGradients = list[dict[str, GateGradient]]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a probe measured at one gate. Numbers are means over the batches."""
+    """Result of a probe at one gate. Numbers are means over the batches."""
 
     site: str
     alpha: float

@@ -83,7 +83,7 @@ class _Sums:
 
 @dataclass
 class SimilarityRecord:
-    """What `measured_similarity` gathers while the network runs."""
+    """Sums that `measured_similarity` gathers while the network runs."""
 
     _sums: dict[str, _Sums] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What a program that segments scans does beside its imports: above all, it opens what OpenVINO compiled.
+"""Work that a program which segments scans does beside its imports: above all, it opens what OpenVINO compiled.
 
 Opening takes a processor about as long as importing torch takes another one. Which compiled network will be wanted is
 known for certain only when the network itself is there. So the cache keeps a note for each model that a user names,
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
 
 class _Guess:
-    """What is opened for a model, in a thread that begins at once; nothing where no note says what."""
+    """The compiled network that is opened for a model, in a thread that begins at once; none where no note names it."""
 
     def __init__(self, model: str) -> None:
         name = os.path.abspath(model) if os.path.exists(model) else model

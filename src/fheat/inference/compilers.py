@@ -152,7 +152,7 @@ def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
 
 
 class OpenVinoNetwork:
-    """What OpenVINO compiled, see `opened_requests`. Windows run one by one, on one thread each, several at a time.
+    """A network that OpenVINO compiled, see `opened_requests`. Windows run singly, on one thread each, several at once.
 
     That is faster than one after the other on all threads, which would have to wait for each other. `ready` says that
     the first windows have run.

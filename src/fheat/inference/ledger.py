@@ -32,13 +32,14 @@ RECORDS: Final = "run*.json"
 JOURNALS: Final = ".run-*.jsonl"
 
 Standing = Literal["free", "same", "changed", "foreign"]
-"""Of the place of a mask: nothing there, or nothing that is finished; a mask of the same scan, model and settings; one
-of ours of others; a file that we did not make, or that was edited since."""
+"""State of the place of a mask: `free`, nothing is there, or nothing that is finished; `same`, a mask of the same scan,
+model and settings; `changed`, a mask of ours of another scan, model or settings; `foreign`, a file that we did not
+make, or that was edited since."""
 
 
 @dataclass(frozen=True)
 class Making:
-    """What decides the voxels of all masks of a run: the hash of the model, the settings, and the kind of device."""
+    """Facts that decide the voxels of all masks of a run: the hash of the model, the settings, the kind of device."""
 
     model: str
     settings: Mapping[str, Any]

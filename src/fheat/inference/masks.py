@@ -28,9 +28,9 @@ from fheat.system.files import write_file
 ENDINGS: Final[dict[MaskFormat, str]] = {"nifti": ".nii.gz", "seg": ".dcm", "rtstruct": "_rtstruct.dcm"}
 """How the file of a mask ends."""
 MAPS: Final = ("probabilities", "uncertainty")
-"""What may be written beside a mask: attributes of `Predictor` and of `Prediction`."""
+"""Maps that may be written beside a mask; each name is an attribute of `Predictor` and of `Prediction`."""
 Changed = Literal["recompute", "refuse"]
-"""What to do with a scan that has a mask of ours of another scan, model or setting: a new mask, or none."""
+"""Treatment of a scan that has a mask of ours of another scan, model or setting: it gets a new mask, or none."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LeftOut:
 
 
 Result = SegmentedScan | LeftOut
-"""What becomes of a scan."""
+"""Outcome for a scan: it was segmented, or left out."""
 
 
 @dataclass(frozen=True)

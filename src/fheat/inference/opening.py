@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class Plan(NamedTuple):
-    """What a network is compiled for."""
+    """Shape and number of windows, precision and threads that a network is compiled for."""
 
     shape: tuple[int, ...]
     """Shape of one window, (C, X, Y, Z)."""

@@ -39,7 +39,7 @@ def paint(probabilities: Tensor, regions: Sequence[int] = ()) -> Tensor:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a network says of a scan, on the scan's own voxels."""
+    """Result of a network for a scan, on the scan's own voxels."""
 
     mask: Volume
     """Label values, (X, Y, Z) uint8."""
@@ -100,7 +100,7 @@ class Restorer:
 
     @property
     def prediction(self) -> Prediction:
-        """What was collected, once all planes have come."""
+        """The prediction made of the collected planes, once all have come."""
         more = (self._probabilities, self._measured)
         probabilities, measured = (None if data is None else Volume(data, self._affine) for data in more)
         return Prediction(Volume(self._labels, self._affine), probabilities, measured)

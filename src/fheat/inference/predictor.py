@@ -225,7 +225,7 @@ class Predictor:
 
     @property
     def runtime(self) -> str:
-        """What runs the next window: `torch`, `onnx` or `openvino`."""
+        """Name of the runtime of the next window: `torch`, `onnx` or `openvino`."""
         return self._run.name
 
     @property
@@ -235,7 +235,7 @@ class Predictor:
 
     @property
     def activation(self) -> Activation:
-        """What turns the logits of `network` into probabilities."""
+        """Name of the function that turns the logits of `network` into probabilities."""
         return "sigmoid" if self.card.regions else "softmax"
 
     def check_plausible(self, volume: Volume, name: str | Path = "the scan") -> None:

@@ -31,7 +31,7 @@ LONGEST_SIDE: Final = 4096
 
 
 class Adapter(Section):
-    """What a program takes and returns; the defaults are those of MedSAM with its 1024 x 1024 images."""
+    """Inputs and output of a program; the defaults are those of MedSAM with its 1024 x 1024 images."""
 
     image: str = "image"
     """Name of the input for the image, float32 (1, channels, rows, columns)."""
@@ -59,7 +59,7 @@ class Adapter(Section):
     mean: tuple[float, ...] = (0.0,)
     """Subtracted from the scaled intensities, one number or one per channel."""
     std: tuple[PositiveFloat, ...] = (1.0,)
-    """What the difference is divided by, one number or one per channel."""
+    """Divisor of the intensities after `mean` is subtracted, one number or one per channel."""
     box_shape: tuple[PositiveInt, ...] = (1, 4)
     """Shape of the input for the box: 1, 4 or 1, 1, 4 or 1, 2, 2."""
     threshold: float = 0.0

@@ -1,4 +1,4 @@
-"""What `run.json` says of a folder of masks: the model, the settings, and what became of every scan."""
+"""Content of `run.json` in a folder of masks: the model, the settings, and what became of every scan."""
 
 import json
 import platform
@@ -25,7 +25,7 @@ _LIBRARIES: Final = ("numpy", "scipy", "nibabel", "pydicom", "highdicom", "onnxr
 
 @dataclass(frozen=True)
 class SegmentedScan:
-    """What `run.json` says of one scan that has a mask."""
+    """Entry of `run.json` for one scan that has a mask."""
 
     id: str
     images: list[str]
@@ -66,7 +66,7 @@ class FoundAgain(SegmentedScan):
 
 @dataclass
 class PredictionRecord:
-    """What `run.json` says: the model, the settings, and what became of every scan."""
+    """Content of `run.json`: the model, the settings, and what became of every scan."""
 
     model: str
     weights_sha256: str | None
@@ -81,12 +81,12 @@ class PredictionRecord:
     date: str
     """When the run began, in universal time."""
     command: str = ""
-    """What was typed; empty for a run from Python."""
+    """Command that was typed; empty for a run from Python."""
     complete: bool = False
     """Whether the run came to its end; an interrupted one lists what it had done."""
     cases: list[SegmentedScan] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """What lay among the scans and is none, such as the structures of a DICOM study, each with the reason."""
+    """Files among the scans that are no scans, such as the structures of a DICOM study, each with the reason."""
     kept: list[str] = field(default_factory=list)
     """Scans that had a mask of the same scan, model and settings already."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class PredictionRecord:
 
     @property
     def making(self) -> Making:
-        """What decides the voxels of all masks of the run."""
+        """Facts that decide the voxels of all masks of the run."""
         return Making.of(self._head())
 
     def journal(self, folder: Path) -> Journal:

@@ -1,4 +1,4 @@
-"""What runs a network: torch itself, captured CUDA graphs, ONNX Runtime or OpenVINO, all behind one protocol.
+"""Runtimes of a network: torch itself, captured CUDA graphs, ONNX Runtime or OpenVINO, all behind one protocol.
 
 ONNX Runtime and OpenVINO are optional and imported when they are first used; they are in `compilers`. The graphs are in
 `replay`.
@@ -47,7 +47,7 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """What runs the next window: `torch`, `onnx` or `openvino`."""
+        """Name of the runtime of the next window: `torch`, `onnx` or `openvino`."""
 
     @property
     def precision(self) -> str:
@@ -134,7 +134,7 @@ class CompiledRuntime:
 
     @property
     def name(self) -> str:
-        """What runs the next window."""
+        """Name of the runtime of the next window; with `automatic`, `torch` where compiling does not pay or fails."""
         waiting = self.automatic and not self._is_much() and not self._only_opens()
         failed = self.automatic and bool(self._failures)
         return "torch" if waiting or failed else self.compiler

@@ -37,7 +37,7 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True)
 class Workload:
-    """What segmenting one scan will take, known before it starts."""
+    """Work that segmenting one scan will take, known before it starts."""
 
     windows: int
     """Number of windows."""

@@ -1,4 +1,4 @@
-"""What a segment shows, in codes that DICOM viewers and planning systems understand: SNOMED CT, NCIt, and DCM.
+"""Codes for what a segment shows, which DICOM viewers and planning systems understand: SNOMED CT, NCIt, and DCM.
 
 A segment has a category, such as anatomical structure, a type, such as kidney, modifiers of the type, such as left, and
 sometimes the region of the body. `segment_code` knows the common ones by their names.
@@ -35,7 +35,7 @@ class Code(BaseModel):
 
 
 class SegmentCode(BaseModel):
-    """What one label value shows."""
+    """Codes for what one label value shows: category, type, modifiers and region of the body."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

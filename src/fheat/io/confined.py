@@ -48,7 +48,8 @@ _WARNINGS: Final = {kind.__name__: kind for kind in (RuntimeWarning, Deprecation
 _LONGEST_LIST: Final = 2**25
 """Largest number of bytes of a list of series."""
 Kind = Literal["volume", "h5", "seg", "series"]
-"""What is asked of a file or folder: a volume, the arrays of an h5 file, a DICOM SEG, or the list of DICOM series."""
+"""Kind of content that is asked of a file or folder: a volume, the arrays of an h5 file, a DICOM SEG, or the list of
+DICOM series."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class ConfinedReader:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a reading process says of a file, and the warnings that it heard, by class and text."""
+    """Answer of a reading process about a file, and the warnings that it heard, by class and text."""
 
     outcome: Content | BadInput
     warnings: tuple[tuple[str, str], ...]

@@ -28,7 +28,7 @@ _MOST_OF_A_BYTE: Final = 1032
 
 
 class Content:
-    """What is left of an open file, to be read from front to end.
+    """The rest of an open file, to be read from front to end.
 
     `most` is the largest number of bytes that can be left, known without unpacking: what a header declares is compared
     with it before anything of that size is allocated.

@@ -1,4 +1,4 @@
-"""What the header of a NIfTI file says, refused where its fields contradict each other.
+"""Reader of the header of a NIfTI file: a header is refused where its fields contradict each other.
 
 The rules are listed in docs/reference/data.md. nibabel knows the fields; its own checks repair some and print others,
 so that all of them are made here.

@@ -1,4 +1,4 @@
-"""What a training method is: it owns its settings, says what it needs, checks them, and turns a batch into losses.
+"""Base of training methods: a method owns and checks its settings, says what it needs, and turns a batch into losses.
 
 A method is one file: a subclass of `Method` with a `Settings` section, and one line in `fheat.methods.registry` or, in
 another package, one entry point of the group `fheat.methods`. Training knows methods only through this class.
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method asks of the data, the network and the trainer; `fheat models --methods` lists it."""
+    """Requirements of a method on the data, the network and the trainer; `fheat models --methods` lists them."""
 
     unlabelled: bool = False
     """Training scans without labels, as many per batch as labelled ones."""
@@ -61,7 +61,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is told about the run: the size of its crops and batches, its classes and its length."""
+    """Facts about the run that a method is given: the size of its crops and batches, its classes and its length."""
 
     patch_size: Size
     batch: int

@@ -166,7 +166,7 @@ class CAML(TwoNetworks):
 
 
 class View:
-    """What a network makes of the crops, on the grid of its features: its features, labels and confidence in them."""
+    """Prediction of a network for the crops, on the grid of its features: features, labels and confidence in them."""
 
     def __init__(self, seen: Features) -> None:
         self.features = precise(seen.penultimate)

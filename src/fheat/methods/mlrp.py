@@ -86,7 +86,7 @@ class MLRP(TwoNetworks):
 
 
 class Opinion(NamedTuple):
-    """What a network has to teach, (B, X, Y, Z): its labels, how uncertain it is, and how reliable the labels are."""
+    """Pseudo-labels of a network, (B, X, Y, Z), with the entropy of its prediction and the labels' reliability."""
 
     label: Tensor
     entropy: Tensor

@@ -23,7 +23,7 @@ KEEP = 0.5
 
 
 class NoiseDraws(NamedTuple):
-    """What was drawn for the noise of crops (B, C, X, Y, Z).
+    """Random numbers drawn for the noise of crops (B, C, X, Y, Z).
 
     strength: (B, 1, 1, 1, 1), uniform in [0, 1), the deviation as a share of the largest.
     chance: (B, 1, 1, 1, 1), uniform in [0, 1), by which a crop gets noise at all.

@@ -1,4 +1,4 @@
-"""What a model folder says about its weights. Every field is data; nothing in it is ever executed."""
+"""Card of a model folder: facts about its weights. Every field is data; nothing in it is ever executed."""
 
 from itertools import zip_longest
 from typing import Annotated, Literal, Self
@@ -36,7 +36,7 @@ class Card(_Strict):
     """The facts a user needs to apply a model and to judge it."""
 
     title: str = ""
-    """What the model segments, in a few words."""
+    """Description of what the model segments, in a few words."""
     intended_use: str = ""
     """For which scans and which purpose the model is meant."""
     limits: str = ""
@@ -47,11 +47,12 @@ class Card(_Strict):
     """Label value of each output channel where channels are nested regions, outermost first, instead of exclusive
     classes: whole tumour 1, tumour core 2, enhancing tumour 3 paint a mask from the outside in."""
     codes: dict[Annotated[int, Field(ge=1, le=255)], SegmentCode] = Field(default_factory=dict)
-    """What each label value shows, for DICOM; a value without an entry is looked up by name, see `fheat.io.codes`."""
+    """Codes for what each label value shows, for DICOM; a value without an entry is looked up by name, see
+    `fheat.io.codes`."""
     preprocessing: Preprocessing = Preprocessing()
     """How a stored scan becomes the network's input; by default nothing is changed."""
     appearance: Appearance = Appearance()
-    """What the training scans looked like, to which prediction compares every scan; by default nothing is known."""
+    """Appearance of the training scans, with which prediction compares every scan; by default nothing is known."""
     window: Window | None = None
     data: str = ""
     """Which scans it was trained on."""

@@ -89,7 +89,7 @@ class _Fact:
     name: str
     """How a network that differs is told of: `another spacing`."""
     common: str
-    """What the networks of an ensemble do alike."""
+    """Words for what the networks of an ensemble have in common: `segment the same`."""
     of: Callable[[Card, NetworkSpec], Any]
     shown: Callable[[Any], str] = str
 

@@ -22,14 +22,14 @@ from fheat.ops.heat import FractionalHeat
 from fheat.system.errors import BadInput
 
 _SIZES = ("in_channels", "out_channels", "patch_size")
-"""What may differ between a model and the network that starts from it."""
+"""Arguments of a network in which a model and the network that starts from it may differ."""
 FAR: Final = 1.25
 """Factor between the voxel sizes of a model and of a run from which on they are told to differ."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a network was started from; a run keeps it in its checkpoints and its model cards."""
+    """Record of the model that a network was started from; a run keeps it in its checkpoints and its model cards."""
 
     model: str
     """Name or folder that was given."""

@@ -1,4 +1,4 @@
-"""What a weight file claims, looked at before memory is spent on it: its header, and a bound for the network it is for.
+"""Checks of a weight file before memory is spent on it: its header, and a memory bound for the network it is for.
 
 A safetensors file begins with the length of its header, 8 bytes, and the header: JSON with the type, the shape and the
 place of every tensor. Nothing else of the file is read here.
@@ -26,7 +26,7 @@ _IN_FLOAT32: Final = "convert the network to float32, and write it again with fh
 
 
 class Claimed(NamedTuple):
-    """What the header of a weight file says about a tensor."""
+    """Type and shape of a tensor, as the header of a weight file states them."""
 
     kind: str
     """Type of its numbers as safetensors names it, such as F32."""

@@ -1,4 +1,4 @@
-"""What mixes all voxels at the sites of a network: the heat gate, or one of the operators that it is compared with.
+"""Operators that mix all voxels at the sites of a network: the heat gate, and those that it is compared with.
 
 | operator | what it does | exact identity |
 |---|---|---|

@@ -38,7 +38,7 @@ _NETWORKS: dict[str, str | Callable[..., nn.Module]] = {
     "transbts": "transbts:TransBTS",
     "slim_unetr": "slim_unetr:SlimUNETR",
 }
-"""What builds each network: a class or function, or `file:class` of this folder until it is needed."""
+"""Builder of each network: a class or function, or `file:class` of this folder until it is needed."""
 _KNOWN_ELSEWHERE = {"nnunet": "dynunet"}
 """Names that others give to networks, in small letters without signs, and the names here."""
 _COMMON = ("in_channels", "out_channels", "patch_size")

@@ -1,4 +1,4 @@
-"""What may stand in the place of a gate and is none: spectral mixers, which have no exact identity to lock."""
+"""Spectral mixers, which may stand in the place of a gate but are none: they have no exact identity to lock."""
 
 import numpy as np
 import torch

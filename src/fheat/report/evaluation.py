@@ -26,7 +26,7 @@ from fheat.system.text import counted
 PICTURES: Final = 8
 """Number of cases that are shown, the worst ones."""
 _ENDINGS: Final = (".nii.gz", ".nii", ".nrrd", "_0000.nii.gz", "_0000.nii", "_0000.nrrd", "")
-"""What may follow the name of a case in that of its scan; nothing for the folder of a DICOM series."""
+"""Endings that may follow the name of a case in that of its scan; empty for the folder of a DICOM series."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the operators at the sites of a trained network do to real scans: how far each is from the identity."""
+"""Effect of the operators at the sites of a trained network on real scans: how far each is from the identity."""
 
 from collections.abc import Sequence
 from pathlib import Path

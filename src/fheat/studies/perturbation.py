@@ -38,7 +38,7 @@ class GateAfter:
 
     @property
     def outcome(self) -> str:
-        """What became of the gate, in words."""
+        """Outcome for the gate in words, such as `stays open`."""
         if self.reopened:
             return f"back at exactly 0 from {self.closed_at:,} on" if self.reabsorbed else "stays open"
         if self.before == 0:

@@ -29,7 +29,7 @@ BATCH = 2
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """What is measured: so many batches of crops of this size, drawn with this seed from so many labelled scans."""
+    """Plan of a measurement: number of batches, size of the crops, seed that draws them, number of labelled scans."""
 
     patch_size: Size
     batches: int = 8

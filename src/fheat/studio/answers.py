@@ -19,7 +19,7 @@ _PLAIN: Final = {
     404: ("there is nothing at this address", "look at /docs"),
     405: ("this address does not take that method", "look at /docs"),
 }
-"""What is said for refusals of the framework, by status."""
+"""Reason and remedy of the refusals that the framework itself raises, by status."""
 
 
 class Refused(HTTPException):

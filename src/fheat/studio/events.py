@@ -1,4 +1,4 @@
-"""What happened to jobs, for pages that watch: numbered events, of which the last ones are kept for late comers."""
+"""Events of jobs, for pages that watch: they are numbered, and the last ones are kept for late comers."""
 
 import asyncio
 from collections import deque

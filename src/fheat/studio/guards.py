@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, from where, and how much.
+"""Checks that every request must pass first: who may ask, from where, and how much.
 
 Loopback is no border: any page in the browser can send requests to it, and a name that its owner lets point to
 127.0.0.1 makes them look local. So the header `Host` must be one of ours on every request, `Origin` too where it is

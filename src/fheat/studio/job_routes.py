@@ -22,7 +22,7 @@ Number = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class WantedSegmentation(BaseModel):
-    """What to segment, and how."""
+    """Body of a request for a segmentation: the scan, the model and the options."""
 
     scan: str
     model: str

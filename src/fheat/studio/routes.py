@@ -1,4 +1,4 @@
-"""What routes share: the service that they belong to, and how files are sent."""
+"""Common parts of the routes: the service that they belong to, and how files are sent."""
 
 from pathlib import Path
 from typing import Annotated

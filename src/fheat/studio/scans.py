@@ -25,7 +25,7 @@ LONGEST_NAME: Final = 200
 
 @dataclass
 class Scan:
-    """What is known of a scan; `folder` holds `scan.nii` and for DICOM `series`."""
+    """A scan that the service keeps, and its facts; `folder` holds `scan.nii` and for DICOM `series`."""
 
     id: str
     name: str

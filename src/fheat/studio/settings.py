@@ -1,4 +1,4 @@
-"""What a start of the service decides: addresses, folders, devices and limits."""
+"""Settings with which the service starts: addresses, folders, devices and limits."""
 
 import re
 import secrets
@@ -16,7 +16,7 @@ SHORTEST_TOKEN: Final = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service refuses to go beyond."""
+    """Limits on sizes, numbers and times, which the service refuses to exceed."""
 
     body: int = 512 * 2**20
     """Bytes of an upload."""

@@ -34,7 +34,7 @@ class ShownDataset:
         self._dataset: Dataset | None = None
         self._scores: list[Any] = []
         self.tasks: list[asyncio.Task[None]] = []
-        """What runs in the background."""
+        """Tasks in the background: the one that scores the dataset, once `cases` was called."""
 
     async def cases(self) -> list[dict[str, Any]]:
         """Return all cases, those with the lowest mean Dice first and those without one last."""

@@ -29,10 +29,10 @@ router = APIRouter(prefix="/s", tags=["3D Slicer"])
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks whether a waiting client is still there."""
 MOST_FILES, MOST_FIELDS, LONGEST_FIELD = 2, 8, 64 * 2**10
-"""What a form may have."""
+"""Largest numbers of files and of fields in a form, and of bytes in a field."""
 _PART: Final = 2**20
 CONFIG: Final = {"largest_component": False, "preset": ["own", "fast"]}
-"""What the plug-in lets its user choose: a box to tick and a list."""
+"""Options that the plug-in offers its user: a check box and a list."""
 
 
 @router.get("/auth/")

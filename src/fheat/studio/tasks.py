@@ -1,4 +1,4 @@
-"""What the processes of the service do, by kind. Importing this module takes seconds; only `worker` does."""
+"""Tasks that the processes of the service perform, by kind. Importing this module takes seconds; only `worker` does."""
 
 import json
 import warnings

@@ -13,7 +13,7 @@ router = APIRouter(tags=["models, runs, dataset"])
 
 
 class WantedTiming(BaseModel):
-    """What to time a model on."""
+    """Body of a request to time a model: the scan to time it on."""
 
     scan: str
 

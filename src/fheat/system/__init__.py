@@ -1,1 +1,1 @@
-"""What the rest stands on: errors, files, graph capture, processes that train together, the machine."""
+"""Foundations of the package: errors, files, graph capture, processes that train together, the machine."""

@@ -1,4 +1,4 @@
-"""What compilers made, kept on disk for the next process.
+"""Cache on disk of what compilers made, for the next process.
 
 An entry is a file named by its kind and key. It begins with the hash of key and content, so that an entry which is
 damaged, cut short or renamed counts as absent. An entry is written beside its place and renamed, so that two processes

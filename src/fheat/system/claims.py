@@ -36,7 +36,7 @@ PATIENCE: Final = 60.0
 _UNFINISHED: Final = ".new-"
 """How the name of a claim begins while it is written."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What a file system says that has no second names for a file."""
+"""Error numbers of a file system that cannot give a file a second name (a hard link)."""
 
 
 class Displaced(BadInput):
@@ -45,7 +45,7 @@ class Displaced(BadInput):
 
 @dataclass(frozen=True)
 class Holder:
-    """What a claim says about its owner."""
+    """Owner of a claim, as the claim describes it."""
 
     token: str
     host: str

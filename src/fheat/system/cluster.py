@@ -26,7 +26,7 @@ _NONE_HERE: Final = "Could not find any running Ray instance"
 
 @dataclass(frozen=True)
 class Share:
-    """What each of `workers` workers gets: a part of a GPU or none, processors, and the name of its device."""
+    """Share of each of `workers` workers in a cluster: a part of a GPU or none, processors, the name of its device."""
 
     device: str
     gpus: float

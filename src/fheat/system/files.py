@@ -33,7 +33,7 @@ _SPECIAL: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""What a path can be instead of a regular file."""
+"""Names of what a path can be instead of a regular file, by its type in `stat`."""
 
 
 def open_regular(path: str | Path, limit: int | None = None) -> BufferedReader:

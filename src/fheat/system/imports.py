@@ -1,4 +1,4 @@
-"""What the programs of this package import, and what they leave out because it takes long and nobody needs it there."""
+"""Fast imports for the programs of this package: they leave out packages that take long and that nobody needs there."""
 
 import sys
 from collections.abc import Iterator

@@ -35,7 +35,7 @@ activations (FHEAT-Seg and SegResNet, crops of 64 and 96 voxels a side)."""
 
 
 class Gain(Section):
-    """What `torch.compile` was measured to gain for one network within training, and what it costs."""
+    """Measured gain of `torch.compile` for one network within training, and its cost."""
 
     eager: PositiveFloat
     """Milliseconds of a forward pass without it."""
@@ -53,7 +53,7 @@ class Speed(Section):
     """Number of voxels of the crop that was timed."""
     milliseconds: dict[str, float]
     compiled: dict[Precision, dict[str, Gain]] = Field(default_factory=dict)
-    """What `torch.compile` gains, by precision and network; only what was measured is here."""
+    """Gain of `torch.compile` by precision and network; only measured gains are here."""
 
 
 def device_kind(device: torch.device) -> Device:

@@ -19,7 +19,7 @@ from fheat.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run is going to do, in the terms that users of nnU-Net know."""
+    """Plan of a run, in the terms that users of nnU-Net know."""
 
     settings: TrainSettings
     dataset: str

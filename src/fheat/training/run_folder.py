@@ -31,7 +31,7 @@ _SEAL = b"# sha256 of the lines above: "
 _PATHS_FROM = b"# paths are from: "
 """Begins the line with the directory, as JSON, from which relative paths of the settings lead."""
 _REPLACED = (CONFIG, LOG, "best", "final")
-"""What is written under a name of its own, `.NAME.` and more, before it gets its place."""
+"""Files and folders that are written under a name of their own, `.NAME.` and more, before they get their place."""
 
 
 class RunFolder:

@@ -34,7 +34,7 @@ class ValidationScore:
 
 @dataclass(frozen=True)
 class ProbeAt:
-    """What a probe measured at one gate; NaN stands for a number that could not be measured."""
+    """Result of a probe at one gate; NaN stands for a number that could not be measured."""
 
     pairing: float
     """P = -dL/dtau at D = 0."""
@@ -60,7 +60,7 @@ class RunHistory:
     speeds: dict[int, float]
     """Iterations per second, without validation and saving, by the iteration at which they were measured."""
     probes: dict[int, dict[str, ProbeAt]] = field(default_factory=dict)
-    """What was measured at each site, by iteration, in order; iteration 0 is before the first step."""
+    """Result of the probe at each site, by iteration, in order; iteration 0 is before the first step."""
     began_closed: frozenset[str] = frozenset()
     """Sites of the gates that were closed before the first step; empty for runs of earlier versions."""
 

@@ -53,7 +53,7 @@ def stated(folder: Path) -> Guess | None:
 
 @dataclass
 class Values:
-    """What the labels hold: in how many of those that were read each value occurs, and their grids."""
+    """Content of the labels: in how many of those that were read each value occurs, and their grids."""
 
     counts: Counter[int] = field(default_factory=Counter)
     read: int = 0

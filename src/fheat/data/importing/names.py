@@ -1,4 +1,4 @@
-"""What the path of a scan says by its words: scan or label, which case, which channel, which split.
+"""Facts that the words in the path of a scan state: scan or label, which case, which channel, which split.
 
 masks/pat007_LGE_seg.nii.gz      a label of the case pat007_LGE
 HGG/BraTS19_1/BraTS19_1_t1ce.nii.gz     the channel t1ce of the case BraTS19_1 in the folder HGG/BraTS19_1

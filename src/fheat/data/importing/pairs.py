@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass
 class Guess:
-    """What the names in a folder say: pairs by name of the case, and the files that are not used."""
+    """A guess from the names in a folder: pairs by name of the case, and the files that are not used."""
 
     pairs: list[Pair]
     left_out: list[LeftOut] = field(default_factory=list)

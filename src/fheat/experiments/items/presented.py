@@ -1,4 +1,4 @@
-"""What an item shows: tables, numbers, figures, and notes on how to read them."""
+"""Presentation of an item: tables, numbers, figures, and notes on how to read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a look inside networks stores: `analysis.json` with every number, `attention-maps.npz` with planes of scans.
+"""Stored results of a look inside networks: `analysis.json` has every number, `attention-maps.npz` planes of scans.
 
 The figures are drawn again from these two files alone.
 """
@@ -47,7 +47,7 @@ class ResidualCase(Stored):
 
 
 class Residual(Stored):
-    """What the blocks at the bottom of a network add to their input, by normalised radius."""
+    """Energy of what the blocks at the bottom of a network add to their input, by normalised radius."""
 
     blocks: tuple[str, ...]
     """Module paths of the blocks."""
