@@ -6,9 +6,11 @@ from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fheat import create_model
+from fheat.inference import compilers
 from fheat.inference.compilers import COMPILERS, Compiler, _kind, compiled_before, compiled_network
 from fheat.inference.memory import activation_bytes
 from fheat.inference.runtimes import VOXELS_WORTH_COMPILING, CompiledRuntime, TorchRuntime
@@ -172,6 +174,36 @@ def test_forms_are_tried_until_one_computes_what_the_network_does(monkeypatch):
             with pytest.raises((RuntimeError, KeyError), match=reason):
                 compiled_network("openvino", model, SHAPE, "float32", 1)
             assert cached() == []
+
+
+class WithMargin(nn.Module):
+    """Two instance norms of sixteen channels, behind convolutions of a window with a margin of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv3d(1, 16, 3, padding=1), nn.Conv3d(16, 16, 3, padding=1)
+        self.norm, self.head = nn.InstanceNorm3d(16), nn.Conv3d(16, 2, 1)
+
+    def forward(self, x):
+        x = F.leaky_relu(self.norm(self.first(F.pad(x, [8] * 6))))
+        return self.head(F.leaky_relu(self.norm(self.second(x))))[..., 8:-8, 8:-8, 8:-8]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_instance_norms_of_a_million_voxels_are_written_anew(monkeypatch):
+    torch.manual_seed(0)
+    model, shape, tried = WithMargin(), (1, 112, 112, 80), []
+    usual = COMPILERS["openvino"]
+    forms = tuple(lambda network, form=form: tried.append(form.__name__) or form(network) for form in usual.forms)
+    for form, named in zip(forms, usual.forms, strict=True):
+        form.__name__ = named.__name__
+    monkeypatch.setitem(COMPILERS, "openvino", Compiler(usual.build, usual.open, forms))
+    monkeypatch.setitem(compilers.LARGEST_ERROR, "float32", 4e-4)  # of a deep network errors add up to more than 1e-3
+    run, x = compiled_network("openvino", model, shape, "float32", 1), torch.randn(1, *shape)
+    expected = model(x)
+    assert tried == ["channels_last", "compilable", "with_precise_norms"]
+    assert (run(x) - expected).abs().max() < 4e-4 * expected.abs().max()
 
 
 class Asks(nn.Module):

@@ -15,7 +15,7 @@ from torch import nn
 from fheat import BadInput, FractionalHeat, Predictor, create_model, load, retire
 from fheat.inference import replay as replay_module
 from fheat.inference import runtimes
-from fheat.inference.compilable import compilable
+from fheat.inference.compilable import compilable, with_precise_norms
 from fheat.inference.compilers import COMPILERS, Compiler
 from fheat.inference.replay import VOXELS_WORTH_KERNELS, Replay, unrounded_convolutions
 from fheat.inference.runtimes import FASTEST, CompiledRuntime, UnusableRuntime, choose_runtime
@@ -67,6 +67,19 @@ def test_parts_in_their_compilable_form(dims):
     assert (compilable(gate)(x) - gate(x)).abs().max() < 1e-5
     assert (compilable(activation)(x) - activation(x)).abs().max() < 1e-5
     assert torch.equal(compilable(FractionalHeat(dims=dims, initial_strength=0.0))(x), x)
+
+
+@torch.no_grad()
+def test_instance_norms_over_rows_compute_the_same():
+    x = 3 + torch.randn(2, 4, 7, 6, 5, dtype=torch.float64)
+    for options in ({}, {"affine": True, "eps": 0.1}, {"affine": True, "track_running_stats": True}):
+        norm = nn.InstanceNorm3d(4, **options).double().eval()
+        for values in (*norm.parameters(), *norm.buffers()):
+            values.copy_(2 * torch.rand_like(values, dtype=torch.float64) + 0.5)
+        written = with_precise_norms(nn.Sequential(norm))
+        assert (type(written[0]) is nn.InstanceNorm3d) == norm.track_running_stats
+        assert (written(x) - norm(x)).abs().max() < 1e-12
+    assert with_precise_norms(nn.GroupNorm(2, 4)) is None
 
 
 @torch.no_grad()

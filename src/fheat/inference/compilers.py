@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fheat.inference.ahead import Kept, taken_ahead
 from fheat.inference.channels_last import channels_last
-from fheat.inference.compilable import compilable
+from fheat.inference.compilable import compilable, with_precise_norms
 from fheat.inference.ledger import options_text, weights_digest
 from fheat.inference.opening import Plan, opened_requests, openvino_options, run_first_windows
 from fheat.nn.layers import has_hooks
@@ -237,7 +237,7 @@ def openvino_model(network: nn.Module, example: Tensor, shape: Sequence[int] | N
 
 COMPILERS: Final = {
     "onnx": Compiler(onnx_bytes, open_onnx),
-    "openvino": Compiler(openvino_bytes, open_openvino, (channels_last, compilable)),
+    "openvino": Compiler(openvino_bytes, open_openvino, (channels_last, compilable, with_precise_norms)),
 }
 """The compilers by the names of their runtimes."""
 
