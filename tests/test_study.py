@@ -64,7 +64,7 @@ def test_trained_networks_in_the_analyses():
 def test_figures_are_those_of_the_stored_numbers(tmp_path):
     figures.main(out=tmp_path)
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))
-    assert len(drawn) == 19
+    assert len(drawn) == 20
     for name in drawn:
         assert (tmp_path / name).read_text() == (ROOT / "docs" / "images" / name).read_text(), name
     assert (tmp_path / "simulation.png").stat().st_size > 50_000
