@@ -2,10 +2,12 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 
 from fheat.cli.main import main
+from fheat.models.zoo import zoo_folder
 
 TINY = ["--patch", "32", "32", "32", "--rounds", "1", "--device", "cpu"]
 
@@ -60,6 +62,8 @@ def test_threads(capsys):
         (["window", "--device", "tpu9"], "device 'tpu9' is unknown"),
         (["step", "--patch", "16", "40", "40"], "at least 32"),
         (["window", "--threads", "0"], "threads=0"),
+        (["window", "--threads", "9" * 20], "is not usable: give 1 to 1,024"),
+        (["scan", "--batch", "9" * 20], "is not usable: give at most 65,536"),
         (["window", "--rounds", "0"], "rounds=0"),
         (["gpu"], "invalid choice 'gpu'"),
         (["start", "--cases", "3"], "cases belongs to 'fheat bench read'"),
@@ -76,6 +80,17 @@ def test_refuses_in_one_line(words, says, capsys):
     assert says in found.err
     assert found.err.count("\n") == 1
     assert "fheat bench --help" in found.err
+
+
+@pytest.mark.parametrize("what", ["start", "cohort"])
+def test_a_damaged_model_is_named_before_a_process_is_started_for_it(what, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("fheat.bench.process.subprocess.run", None)
+    weights = shutil.copytree(zoo_folder("phantom"), tmp_path / "model") / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert main(["bench", what, "--models", str(weights.parent), "--device", "cpu"]) == 3
+    assert capsys.readouterr().err.startswith(f"fheat: {weights}: sha256 differs from the one in model.json")
 
 
 def test_no_cuda_is_one_line(capsys):

@@ -39,6 +39,14 @@ def test_it_says_so_where_nothing_is_kept(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("nothing is kept: the environment variable FHEAT_CACHE is empty")
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        monkeypatch.setenv("FHEAT_CACHE", str(tmp_path / place))
+        assert main(["cache"]) == 3
+        assert capsys.readouterr() == ("", f"fheat: {tmp_path / 'file'}: is a file; give a folder to write to\n")
+
+
 def test_gpu_kernels_are_kept_below_shown_and_removed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FHEAT_CACHE", str(tmp_path))
     monkeypatch.delenv("TRITON_CACHE_DIR")

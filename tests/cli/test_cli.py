@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -148,7 +149,15 @@ def test_interrupt_while_a_class_is_made(monkeypatch, capsys):
         (["models", "--colour"], "--colour"),
         (["allocation"], "MODEL"),
         (["demo", "--itertaions", "3"], "--iterations"),
-        (["models", "--patch-size", "a", "b", "c"], "--patch-size"),
+        (["models", "--patch-size", "a", "b", "c"], "--patch-size takes three whole numbers, not 'a', 'b', 'c'"),
+        (["models", "--patch-size", "64", "64", "64.5"], "takes three whole numbers, not '64', '64', '64.5'"),
+        (["predict", "la-4", "a", "b", "--stride", "nan"], "--stride takes three whole numbers, not 'nan'"),
+        (
+            ["predict", "la-4", "a", "b", "--preview-window", "x", "1"],
+            "--preview-window takes two numbers, not 'x', '1'",
+        ),
+        (["bench", "read", "--cases", "1e3"], "--cases takes a whole number, not '1e3'"),
+        (["predict", "--bacth", "3"], "MODEL is missing: write for example 'fheat predict la-4 scan.nii.gz masks'"),
         (["allocation", "here", "--patch-size", "48", "48"], "--patch-size"),
     ],
 )
@@ -217,6 +226,11 @@ def test_what_is_missing_does_not_depend_on_the_width_of_the_terminal(words, col
         (["evaluate", "masks", "labels", "--out="], "--out"),
         (["train", ""], "DATA"),
         (["train", "scans", "--out", ""], "--out"),
+        (["train", "--config", ""], "--config"),
+        (["train", "scans", "--config="], "--config"),
+        (["reproduce", "--data", ""], "--data"),
+        (["reproduce", "table2", "--data", "la=scans", "", "--list"], "--data"),
+        (["allocation", "la-4", "--residual", "--data", ""], "--data"),
         (["export", "la-4", "", "--to", "onnx"], "OUT"),
         (["export", "la-4", "a.onnx", "--to", "onnx", "--check", "scan", ""], "--check"),
         (["report", ""], "RUN"),
@@ -233,6 +247,33 @@ def test_an_empty_path_is_not_the_current_folder(words, which, columns, capsys, 
         == f"fheat: {which} is empty: give a path; see 'fheat {' '.join(words[: 1 + (words[0] == 'data')])} --help'\n"
     )
     assert found.out == ""
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_what_is_wrong_is_repeated_as_it_was_written_in_a_terminal_of_any_width(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    word = "a-word-that-is-longer-than-a-line-of-a-narrow-terminal"
+    for words in (["models", f"--{word}"], ["predict", "la-4", "a", "b", "--weights", word]):
+        assert main(words) == 2
+        assert word in capsys.readouterr().err
+    assert os.environ["COLUMNS"] == columns
+
+
+@pytest.mark.parametrize("columns", [50, 100])
+def test_help_has_the_width_of_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    listed = capsys.readouterr().out.partition("positional arguments")[2].splitlines()[1:]
+    assert columns - 10 < max(map(len, listed)) <= columns
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"), [(["data", "chek", "x"], "data"), (["data", ""], "data"), (["data", "check"], "data check")]
+)
+def test_the_help_that_is_named_exists(words, verb, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(f"; see 'fheat {verb} --help'\n")
 
 
 def test_no_arguments_is_usage():

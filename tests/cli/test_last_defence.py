@@ -14,6 +14,7 @@ import pytest
 
 from fheat.cli.main import main
 from fheat.io import Volume, write_nifti
+from fheat.system.errors import NotWritable
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file names and streams of POSIX")
 BAD_NAME = os.fsdecode(b"caf\xe9\x1b[31m\n")
@@ -72,6 +73,14 @@ def test_without_a_place_for_the_file_it_is_still_one_line(monkeypatch, tmp_path
             "masks/a: No space left on device; free space",
         ),
         (OSError(errno.EFBIG, "File too large", "masks/a"), 4, "masks/a: File too large; free space"),
+        (OSError(errno.EROFS, "Read-only file system", "masks/a"), 4, "Read-only file system; free space"),
+        (NotWritable(errno.EACCES, "Permission denied", "masks"), 4, "masks: Permission denied; free space"),
+        (OSError(errno.EACCES, "Permission denied", "tests"), 4, "tests: Permission denied; free space"),
+        (
+            OSError(errno.EACCES, "Permission denied", "nowhere/a.nii"),
+            3,
+            "nowhere/a.nii: cannot be read (Permission denied); give yourself permission to read it",
+        ),
         (OSError("a library's own words"), 3, "output: a library's own words; choose another path"),
     ],
 )

@@ -4,15 +4,18 @@ import builtins
 import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fheat.cli.main import main
 from fheat.data.phantom import write_phantoms
+from fheat.experiments.engine import run_all
 from fheat.inference.ledger import Journal
 from fheat.io import Volume, write_nifti
 from fheat.system.claims import claimed
+from fheat.system.errors import NotWritable, located
 from fheat.system.files import check_folder, write_file, write_folder
 
 
@@ -40,7 +43,9 @@ def closed(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "open", opened)
     monkeypatch.setattr(os, "mkdir", kept_out(os.mkdir))
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (Path(path) == folder and mode & os.W_OK) and access(path, mode)
+    )
     yield folder
 
 
@@ -67,6 +72,37 @@ def test_the_folder_is_named_and_no_file_that_nobody_asked_for(closed, write):
     assert refused.value.filename == str(closed)
 
 
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_a_folder_that_cannot_be_made_is_named_as_it_was_given(closed, write):
+    with pytest.raises(NotWritable) as refused:
+        write(closed / "new" / "newer" / "result", {} if write is write_folder else b"")
+    assert refused.value.filename == str(closed / "new" / "newer")
+
+
+@pytest.mark.parametrize("given", [".masks", "../.masks", ".masks/.new", "here/.masks"])
+def test_a_hidden_folder_is_named_as_it_was_given(given):
+    error = PermissionError(13, "Permission denied", f"{given}/.a.nii.gz.0123456789abcdef")
+    assert located(error, Path(given) / "a.nii.gz").filename == given
+
+
+def test_a_claim_that_cannot_beat_names_the_folder_that_it_is_for(tmp_path, monkeypatch):
+    def refuse(target, data):
+        raise located(PermissionError(13, "Permission denied", "fresh"), target)
+
+    with claimed(tmp_path / ".run" / ".claims", every=60) as claim:
+        monkeypatch.setattr("fheat.system.claims.write_file", refuse)
+        with pytest.raises(NotWritable) as refused:
+            claim.beat()
+    assert refused.value.filename == str(tmp_path / ".run")
+
+
+def test_runs_are_not_begun_where_their_logs_cannot_be(closed):
+    run = SimpleNamespace(name="run", outcome=lambda folder: None)
+    with pytest.raises(NotWritable) as refused:
+        run_all([run], closed, engine=None)
+    assert refused.value.filename == str(closed)
+
+
 def test_whoever_only_looks_may_look(closed):
     check_folder(closed, writable=False)
 
@@ -81,6 +117,8 @@ def scans(tmp_path):
     "words",
     [
         "predict phantom SCANS/imagesTs CLOSED --no-preview --device cpu",
+        "predict phantom SCANS/imagesTs CLOSED/new/newer --no-preview --device cpu",
+        "data phantom CLOSED/new --cases 1 --test 0 --shape 34 34 34",
         "train SCANS --out CLOSED --iterations 1 --patch-size 32 32 32 --labelled 1 --method supervised --device cpu",
         "evaluate SCANS/labelsTr SCANS/labelsTr --out CLOSED/result.json",
         "export phantom CLOSED/model.onnx --to onnx",

@@ -348,6 +348,12 @@ def test_a_file_of_the_model_in_place_of_its_folder(model, capsys):
     assert f"give its folder, {model}" in capsys.readouterr().err
 
 
+def test_the_folder_of_a_scan_is_not_said_to_be_a_model(tmp_path, capsys):
+    (tmp_path / "scan.nii.gz").touch()
+    assert main(["export", str(tmp_path / "scan.nii.gz"), "out.onnx", "--to", "onnx"]) == 3
+    assert "is a file, not a model folder; give a folder written by fheat.save, or" in capsys.readouterr().err
+
+
 def test_the_model_is_named_before_its_first_mask_and_not_before(model, scans, tmp_path, capsys):
     (scans / "bad.nii.gz").write_bytes(b"no scan")
     assert main(["predict", model, str(scans / "bad.nii.gz"), str(tmp_path / "out")]) == 3
@@ -402,6 +408,29 @@ def test_a_network_that_gives_nan_is_refused(scans, tmp_path, capsys):
     assert main(["predict", str(folder), str(scans / "case0_0000.nii.gz"), str(tmp_path / "out")]) == 3
     assert "the network's output is NaN or infinite" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("batch", [0, 2**16 + 1, 10**20])
+def test_a_batch_that_nobody_means_is_usage(model, scans, tmp_path, capsys, batch):
+    words = ["predict", model, str(scans), str(tmp_path / "out"), "--batch", str(batch), "--no-preview"]
+    assert main(words) == 2
+    says = f"batch={batch} is not a number of windows: use 1 to 65,536; see 'fheat predict --help'"
+    assert capsys.readouterr().err == f"fheat: {says}\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")]
+)
+def test_too_little_memory_is_not_the_fault_of_the_scan(model, scans, tmp_path, monkeypatch, capsys, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Predictor, "memory", fails)
+    scan = scans / "case0_0000.nii.gz"
+    assert main(["predict", model, str(scan), str(tmp_path / "out"), "--no-preview"]) == 3
+    says = "there is not enough memory for it; use a smaller --batch or another --device"
+    assert capsys.readouterr().err == f"fheat: {scan}: {says}\n"
 
 
 def test_a_scan_larger_than_the_machine_is_refused_before_it_starts(model, scans, tmp_path, monkeypatch, capsys):

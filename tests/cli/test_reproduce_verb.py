@@ -74,6 +74,7 @@ def test_an_item_that_cannot_be_shown_makes_the_exit_code_three(tmp_path, capsys
         (["--device", "nonsense"], 2, "device 'nonsense' is unknown"),
         (["--device", "cuda:999"], 2, "device 'cuda:999' cannot be used"),
         (["--data", "la=nowhere"], 3, "nowhere: does not exist"),
+        (["--data", "la="], 3, "fheat: --data la=: names no folder; give NAME=FOLDER"),
         (["--data", "lungs=nowhere"], 3, "is no dataset of the paper"),
     ],
 )

@@ -446,6 +446,13 @@ def test_a_damaged_dataset_json_is_refused_not_passed_over(tmp_path, content):
     assert "is not JSON" in refused(open_dataset, tmp_path).reason
 
 
+def test_a_damaged_datalist_that_is_given_itself_is_refused_for_what_it_is(tmp_path):
+    (tmp_path / "list.json").write_text('{"training": [')
+    (tmp_path / "beside.nii.gz").touch()
+    assert "is not JSON" in refused(open_dataset, tmp_path / "list.json").reason
+    assert open_dataset(tmp_path).layout == "plain folders"
+
+
 def test_an_empty_name_in_a_list_is_refused(tmp_path):
     (tmp_path / "dataset.json").write_text('{"training": [{"image": "a.nii"}], "test": [""]}')
     assert "test.0 is empty" in refused(open_dataset, tmp_path).reason

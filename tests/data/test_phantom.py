@@ -295,7 +295,7 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path):
     with pytest.raises(BadInput, match="exists already; give a new or empty folder"):
         write_phantoms(tmp_path, 1, shape=(24, 24, 24))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(BadInput, match="exists already"):
+    with pytest.raises(BadInput, match="is a file; give a folder to write to"):
         write_phantoms(tmp_path / "notes.txt", 1, shape=(24, 24, 24))
     (tmp_path / "empty").mkdir()
     write_phantoms(tmp_path / "empty", 1, shape=(24, 24, 24), test=0)

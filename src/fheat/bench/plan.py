@@ -10,7 +10,7 @@ import torch
 
 from fheat.bench.timing import Candidate, Precision, without_kernels
 from fheat.gates.retire import retire
-from fheat.inference.windows import Triple, Windows
+from fheat.inference.windows import LARGEST_BATCH, Triple, Windows
 from fheat.networks.base import SegmentationNetwork, checked_patch_size
 from fheat.networks.padded import compile_bodies
 from fheat.networks.registry import create_model
@@ -81,6 +81,8 @@ class Plan:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value} is not usable: give {least} or more")
+        if self.batch is not None and self.batch > LARGEST_BATCH:
+            raise ValueError(f"batch={self.batch} is not usable: give at most {LARGEST_BATCH:,}")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} is negative: give 0 or more")
         if self.patch is not None:

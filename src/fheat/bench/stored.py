@@ -12,7 +12,7 @@ from fheat.data.preprocessing import Preprocessing
 from fheat.inference.windows import Triple, Windows
 from fheat.io import Volume, write_nifti
 from fheat.models.card import Card, Window
-from fheat.models.folder import read_manifest, save
+from fheat.models.folder import load, read_manifest, save
 from fheat.models.zoo import find_folder, zoo_names
 from fheat.networks.registry import list_models, spec_of
 from fheat.system.errors import BadInput
@@ -36,7 +36,8 @@ def model_folders(names: Sequence[str], windows: Windows, place: Path, seed: int
 
     Networks of the registry are those of `fheat.bench.plan.build`, with the states of gates that it knows; they get a
     card with these windows. `/plain` and `/compiled` are refused, because a model folder does not state them. So are
-    models that take several channels, because the scans of the benchmarks have one.
+    models that take several channels, because the scans of the benchmarks have one. The weights of a model that is
+    there are read once, so that damaged ones are refused before a process is started that would say it in its own way.
     """
     if odd := [name for name in names if name.endswith((PLAIN, COMPILED))]:
         raise ValueError(f"network {odd[0]!r} cannot be started as a model folder: leave out {PLAIN} and {COMPILED}")
@@ -47,6 +48,7 @@ def model_folders(names: Sequence[str], windows: Windows, place: Path, seed: int
     for name in names:
         if name in own:
             stored.folders[name] = find_folder(name)
+            load(stored.folders[name])
         elif networks is not None and name in networks.built:
             network = networks.built[name]
             classes = ("background", *(f"class {number}" for number in range(1, spec_of(network).out_channels)))

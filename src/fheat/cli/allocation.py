@@ -66,7 +66,7 @@ class AllocationOptions:
     """Measure what the bottom blocks add to their input, by frequency."""
     attention: bool = False
     """Measure how much of the attention lies inside the target."""
-    data: str | None = None
+    data: Path | None = None
     """Dataset with the scans for --residual and --attention; for a run folder, by default that of the run."""
     split: str = "validation"
     """Split of the dataset whose scans are used."""

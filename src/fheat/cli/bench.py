@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import torch
 import tyro
@@ -20,6 +20,9 @@ from fheat.cli.options import parse, without_out
 from fheat.methods.registry import list_methods, method_class
 from fheat.system.files import check_new_file
 from fheat.system.progress import progress_bar
+
+MOST_THREADS: Final = 1024
+"""Largest number of CPU threads that may be asked for; many more can no system start."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ def run(arguments: Sequence[str]) -> None:
     if options.out is not None:
         check_new_file(options.out, RECORD)
     if options.threads is not None:
-        if options.threads < 1:
-            raise UsageError(f"threads={options.threads} is not usable: give 1 or more")
+        if not 1 <= options.threads <= MOST_THREADS:
+            raise UsageError(f"threads={options.threads} is not usable: give 1 to {MOST_THREADS:,}")
         torch.set_num_threads(options.threads)
     command = shlex.join(["fheat", "bench", *without_out(arguments)])
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fheat.cli.options import parse
 from fheat.inference.ahead import NOTE
 from fheat.system.cache import VARIABLE, cache_folder, cached, clear_cache, clear_kernels, kept_kernels
+from fheat.system.files import check_folder
 from fheat.system.text import counted, printable
 
 
@@ -34,6 +35,8 @@ def run(arguments: Sequence[str]) -> None:
     """Run the verb."""
     options = parse(CacheOptions, "cache", arguments)
     folder = cache_folder()
+    if folder is not None:
+        check_folder(folder, writable=False)
     entries = clear_cache() if options.clear else cached()
     kernels, kernel_bytes = clear_kernels() if options.clear else kept_kernels()
     networks, total = [entry for entry in entries if entry.kind != NOTE], sum(entry.bytes for entry in entries)

@@ -115,6 +115,8 @@ def _evaluate(options: Evaluate) -> None:
         print(table)
     for note in table.notes:
         print(f"note: {note}", file=sys.stderr)
+    if table.refused and options.reference.is_file():  # the only case
+        raise BadInput.of_line(*table.refused.values())
     for case, reason in list(table.refused.items())[:MOST_REFUSALS_SHOWN]:
         print(f"refused {case}: {reason}", file=sys.stderr)
     if (more := len(table.refused) - MOST_REFUSALS_SHOWN) > 0:

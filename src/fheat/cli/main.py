@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from fheat import __version__
 from fheat.cli.streams import drop_output, prepare_streams, say
 from fheat.system.cache import keep_kernels_here
-from fheat.system.errors import FULL, NOT_ALLOWED, BadInput
+from fheat.system.errors import FULL, NOT_ALLOWED, BadInput, NotWritable, lacks_memory, unreadable
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
 from fheat.system.trust import trusting
@@ -44,7 +44,8 @@ VERBS: Final = {
 READERS: Final = ("predict",)
 """Verbs that segment scans with a model, their first argument: what they will wait for begins beside their imports."""
 EXIT_CODES: Final = (
-    "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"
+    "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission to write, 70 internal error, "
+    "130 or 143 interrupted"
 )
 NO_MEMORY: Final = "not enough memory; give less at a time, or use a machine with more"
 LONGEST_SAID: Final = 200
@@ -74,8 +75,7 @@ def _attempt(words: list[str]) -> int:
     try:
         return _run(words)
     except UsageError as error:
-        verb = " ".join(word for word in words[: 2 if words[0] == "data" else 1] if not word.startswith("-"))
-        return _fail(f"{error}; see '{program()} {verb} --help'", 2)
+        return _fail(f"{error}; see '{program()} {_verb(words)} --help'", 2)
     except BadInput as error:
         return _fail(str(error), 3)
     except BrokenPipeError as error:  # of a child: standard streams go on
@@ -87,23 +87,33 @@ def _attempt(words: list[str]) -> int:
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # Python wraps what is raised while a class is made
             raise error.__cause__ from None
-        return _fail(NO_MEMORY, 4) if _lacks_memory(error) else _crashed(error, words)
+        return _fail(NO_MEMORY, 4) if lacks_memory(error) else _crashed(error, words)
     finally:
         drop_output()
 
 
+def _verb(words: list[str]) -> str:
+    """Return the verb as its help is asked for, such as `predict` or `data check`; one of `data` that it lacks is left
+    out."""
+    if words[0] != "data":
+        return words[0]
+    from fheat.cli.data import VERBS as OF_DATA  # which imports this module
+
+    return " ".join(["data", *(word for word in words[1:2] if word in OF_DATA)])
+
+
 def _system_error(error: OSError) -> tuple[str, int]:
-    """Return what the system said of a file, what to do, and the exit code."""
+    """Return what the system said of a file, what to do, and the exit code.
+
+    What may not be written is `NotWritable`, or can at least be read; all else that is not allowed is reading.
+    """
+    refused = isinstance(error, PermissionError) and not isinstance(error, NotWritable)
+    if refused and error.filename and not os.access(error.filename, os.R_OK):
+        return str(unreadable(error.filename, error)), 3
     no_room = error.errno in (*FULL, *NOT_ALLOWED)
     remedy = "free space or choose a writable folder" if no_room else "choose another path"
     said = error.strerror or str(error) or type(error).__name__
     return f"{error.filename or 'output'}: {said}; {remedy}", 4 if no_room else 3
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Return whether torch says that memory is short: an error of its own on a GPU, a sentence on a CPU."""
-    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return said or type(error).__name__ == "OutOfMemoryError"
 
 
 def _crashed(error: Exception, words: list[str]) -> int:

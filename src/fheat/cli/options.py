@@ -4,14 +4,15 @@ import ast
 import contextlib
 import inspect
 import io
+import os
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -19,6 +20,10 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from fheat.cli.main import UsageError
 
 VerbOptions = TypeVar("VerbOptions")
+_KINDS: Final = {"int": "whole number", "float": "number"}
+_COUNTS: Final = {1: "a", 2: "two", 3: "three"}
+_COLUMNS: Final = "COLUMNS"
+"""Environment variable with the width of the terminal."""
 _ASKED_FOR_KIND: ContextVar[bool] = ContextVar("asked_for_kind", default=False)
 
 
@@ -40,7 +45,7 @@ def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none:
         raise _Kind(kind)
     complaint, empty = io.StringIO(), list[str]()
     try:
-        with contextlib.redirect_stderr(complaint), _paths(empty):
+        with contextlib.redirect_stderr(complaint), _paths(empty), _wide(help_wanted={"-h", "--help"} & {*arguments}):
             config = (tyro.conf.FlagCreatePairsOff, *(() if none else (tyro.conf.DisallowNone,)))
             return tyro.cli(_without_empty_defaults(kind), args=list(arguments), prog=f"fheat {verb}", config=config)
     except SystemExit as stop:
@@ -50,6 +55,21 @@ def parse(kind: type[VerbOptions], verb: str, arguments: Sequence[str], *, none:
         if empty and (which := re.search(r"Error parsing ([\w.-]+)", _without_colours(said))):
             raise UsageError(f"{which[1]} is empty: give a path") from None
         raise UsageError(_one_line(kind, said)) from None
+
+
+@contextlib.contextmanager
+def _wide(*, help_wanted: object) -> Iterator[None]:
+    """Let the parser write on long lines, as it breaks lines within words; help keeps the width of the terminal."""
+    before = os.environ.get(_COLUMNS)
+    if not help_wanted:
+        os.environ[_COLUMNS] = str(2**16)
+    try:
+        yield
+    finally:
+        if not help_wanted:
+            os.environ.pop(_COLUMNS)
+        if before is not None:
+            os.environ[_COLUMNS] = before
 
 
 def _paths(empty: list[str]) -> ConstructorRegistry:
@@ -177,7 +197,10 @@ def _one_line(kind: type[object], box: str) -> str:
     for section in sections[1:]:
         if section.startswith("Perhaps you meant"):
             complaint += "; " + " ".join(section.split("\n")[:2])
-    return _plainly(" ".join(complaint.split()))
+    complaint = " ".join(complaint.split())
+    if found := re.fullmatch(r"Missing value for argument '(\w+)'\. Expected 1 values\.", complaint):
+        return f"{_shown(kind, found[1])} is missing: write for example '{_example(kind)}'"
+    return _plainly(complaint)
 
 
 def _without_colours(text: str) -> str:
@@ -201,13 +224,29 @@ def _plainly(complaint: str) -> str:
     option = r"Error parsing (?P<option>--[\w.-]+)(?:/--[\w.-]+)*: "
     patterns = {
         option + r"no type matching (?P<kind>.+) could be instantiated from \[(?P<given>.*)\]\.": None,
+        option + r"Could not parse arguments \[(?P<given>.*)\] into tuple type \S*Tuple\[(?P<kind>[\w, ]+)\]": None,
         option + r"invalid literal for int\(\) with base 10: (?P<given>.*)": "a whole number",
         option + r"could not convert string to float: (?P<given>.*)": "a number",
     }
     for pattern, kind in patterns.items():
         if found := re.fullmatch(pattern, complaint):
-            return f"{found['option']} takes {kind or found['kind']}, not {found['given']}"
+            return f"{found['option']} takes {kind or _in_words(found['kind'])}, not {found['given']}"
     return complaint.rstrip(".")
+
+
+def _in_words(kinds: str) -> str:
+    """Return what tyro writes as `INT`, `{INT INT INT}` or `int, int, int` in words, such as `three whole numbers`."""
+    names = re.findall(r"\w+", kinds.lower())
+    kind, count = _KINDS.get(" ".join({*names})), _COUNTS.get(len(names))
+    if kind is None or count is None:
+        return kinds
+    return f"{count} {kind}{'s' if len(names) > 1 else ''}"
+
+
+def _shown(kind: type[object], field: str) -> str:
+    """Return how help names a positional argument, such as `MODEL`."""
+    _, *marks = get_args(get_type_hints(kind, include_extras=True)[field])
+    return next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), field.upper())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -144,10 +144,7 @@ def run(arguments: Sequence[str]) -> None:
     if options.json:
         print(record.text(), end="")
     if record.refused and record.scans == 1:
-        (said,) = record.refused.values()
-        path, _, rest = said.partition(": ")
-        reason, _, remedy = rest.rpartition("; ")
-        raise BadInput(path, reason, remedy)
+        raise BadInput.of_line(*record.refused.values())
     if record.refused:
         raise BadInput(
             options.input, f"{len(record.refused)} of {record.scans} scans refused", "see the lines above for each"

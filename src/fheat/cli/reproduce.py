@@ -44,7 +44,7 @@ class Reproduce:
     """Rows to run and show: a setting such as la-4, a system such as fheat-seg, or both, la-4/fheat-seg."""
     seeds: tuple[int, ...] = ()
     """Seeds of every row; by default those of its record, three in the semi-supervised tables."""
-    data: tuple[str, ...] = ()
+    data: tuple[Path, ...] = ()
     """Datasets as NAME=FOLDER, or one folder that holds la/, pancreas/, brats/ and others; or the word phantoms."""
     out: Path = Path("reproduced")
     """Folder for runs, tables and figures."""
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> None:
     check_device(options.device)
     with progress_bar("making scans", quiet=options.json) as show:
         plan = make_plan(
-            options.data,
+            list(map(str, options.data)),
             options.out,
             seeds=options.seeds or None,
             iterations=options.iterations,
@@ -95,9 +95,8 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _check(options: Reproduce) -> None:
-    if ("phantoms" in options.data) != (options.scale == "tiny") or (
-        len(options.data) > 1 and "phantoms" in options.data
-    ):
+    phantoms = Path("phantoms") in options.data
+    if phantoms != (options.scale == "tiny") or (phantoms and len(options.data) > 1):
         raise UsageError("--data phantoms and --scale tiny belong together, without other data: give both or neither")
     if options.iterations is not None and options.iterations < 2:
         raise UsageError(f"--iterations is {options.iterations}: at least 2")

@@ -175,12 +175,15 @@ def _settings(arguments: Sequence[str]) -> tuple[Any, TrainSettings]:
 
 
 def _config_file(arguments: Sequence[str]) -> Path | None:
-    """Return the file that --config names; the options of the file's network and method are known only with it."""
+    """Return the file that --config names; the options of the file's network and method are known only with it.
+
+    An empty name is left to the parser of the options, which refuses it.
+    """
     for index, word in enumerate(arguments):
         option, equals, value = word.partition("=")
         if option == "--config":
             named = value if equals else next(iter(arguments[index + 1 :]), None)
-            return None if named is None or "--resume" in arguments else Path(named)
+            return None if not named or "--resume" in arguments else Path(named)
     return None
 
 

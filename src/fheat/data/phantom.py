@@ -19,7 +19,7 @@ from fheat.data.phantom_anatomy import Atrium, Body, Organ, draw_body
 from fheat.data.phantom_shapes import Points, SamplingGrid, ScalarField, Tube, doubled, paint
 from fheat.io import Volume, write_nifti
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import check_folder, write_file
 from fheat.system.progress import Progress
 
 Shape = tuple[int, int, int]
@@ -111,6 +111,7 @@ def write_phantoms(
     called with the number of scans written and their total.
     """
     root = Path(folder)
+    check_folder(root)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise BadInput(root, "exists already", "give a new or empty folder")
     names = [f"phantom_{i:04d}" for i in range(cases)]

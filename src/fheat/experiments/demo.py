@@ -35,7 +35,7 @@ from fheat.report.curves import save_allocation_figure
 from fheat.report.write import write_report
 from fheat.studies.validation import ComparedScan, segment_cases
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import make_folder, write_file
 from fheat.system.machine import machine
 from fheat.system.progress import progress_bar
 from fheat.system.text import counted
@@ -123,7 +123,7 @@ def run_demo(plan: DemoPlan, say: Say, shown: Shown = lambda what, trainer: null
 
 def _begin(out: Path) -> None:
     """Make the folder, or clear that of an earlier demo, which has a mark; anything else is left alone."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     if any(out.iterdir()) and not (out / MARK).is_file():
         raise BadInput(out, "is not empty and not of a demo", "give another folder with --out; nothing was touched")
     write_file(out / MARK, b"{}\n")

@@ -94,6 +94,7 @@ def run_all(
             ends[run.name] = done
             watcher.ends(run.name, done)
     if open_runs:
+        check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with engine, _noting_signals() as received:
             for run in sorted(open_runs.values(), key=_expected_length, reverse=True):

@@ -126,7 +126,7 @@ def make_plan(
 
 
 def locate(given: Sequence[str]) -> dict[str, Path]:
-    """Return the folder of each dataset that is given, or raise `BadInput`.
+    """Return the folder of each dataset that is given, or raise `BadInput`; an empty one is no folder.
 
     Each entry is `NAME=FOLDER`, where the name is that of a dataset of the paper or of its recipe in any spelling
     (la, LA, brats, BRATS2019), or a folder that holds folders with such names.
@@ -134,6 +134,8 @@ def locate(given: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")
+        if not (folder if equals else name):
+            raise BadInput(f"--data {text}".rstrip(), "names no folder", "give NAME=FOLDER")
         named = {_dataset(name): Path(folder)} if equals and not Path(text).is_dir() else _inside(Path(text))
         for dataset, path in named.items():
             if found.get(dataset, path) != path:

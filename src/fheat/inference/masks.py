@@ -23,7 +23,7 @@ from fheat.io.nifti import write_nifti
 from fheat.io.rtstruct import write_rtstruct
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import check_folder, write_file
 
 ENDINGS: Final[dict[MaskFormat, str]] = {"nifti": ".nii.gz", "seg": ".dcm", "rtstruct": "_rtstruct.dcm"}
 """How the file of a mask ends."""
@@ -141,6 +141,7 @@ class Masks:
 
         A folder that was created and that the body left empty is removed again.
         """
+        check_folder(self.folder)
         self._check(source, cases)
         missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)

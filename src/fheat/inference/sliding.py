@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fheat.data.planes import planes_at_once
-from fheat.inference.windows import Triple, Weights, Windows, window_weights
+from fheat.inference.windows import LARGEST_BATCH, Triple, Weights, Windows, window_weights
 from fheat.system.progress import Progress
 from fheat.system.threads import one_thread
 
@@ -67,8 +67,8 @@ class SlidingWindow:
     """A function called after each forward pass with the number of windows done and their total."""
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch={self.batch} is not a number of windows: use 1 or more")
+        if not 1 <= self.batch <= LARGEST_BATCH:
+            raise ValueError(f"batch={self.batch} is not a number of windows: use 1 to {LARGEST_BATCH:,}")
         if self.slab is not None and self.slab < 0:
             raise ValueError(f"slab={self.slab} is negative: use 0 or more planes")
         if self.activation == "difference" and (self.members or self.groups > 1):

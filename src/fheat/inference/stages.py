@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
-import torch
-
 from fheat.data.appearance import Unusual
 from fheat.data.case import Case
 from fheat.data.classes import millilitres
@@ -29,7 +27,7 @@ from fheat.io import read_series
 from fheat.io.content import SIZE_LIMIT
 from fheat.io.dicom import Series
 from fheat.io.volume import Volume
-from fheat.system.errors import BadInput, first_line
+from fheat.system.errors import BadInput, first_line, lacks_memory
 from fheat.system.progress import Progress, unwatched
 
 Done = TypeVar("Done")
@@ -254,6 +252,6 @@ def _reason(case: Case, error: Exception) -> str:
     """Say in one line why a scan was not segmented."""
     if isinstance(error, BadInput):
         return str(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if lacks_memory(error):
         return f"{case.images[0]}: there is not enough memory for it; use a smaller --batch or another --device"
     return f"{case.images[0]}: {first_line(error)}; give the kind of scan the model was trained on"

@@ -12,6 +12,8 @@ from torch import Tensor
 Triple = tuple[int, int, int]
 Weights = Literal["constant", "gaussian"]
 Choice = Literal["all", "fast"]
+LARGEST_BATCH: Final = 2**16
+"""Largest number of windows of a forward pass; a larger one was not meant."""
 _LARGEST_THINNING: Final = 7
 """Fast windows are at least every seventh of all."""
 _DENSE: Final = 3

@@ -44,7 +44,9 @@ def find_folder(folder_or_zoo_name: str | Path) -> Path:
         parts = [part for part in ("best", "final") if (folder / part / MANIFEST).is_file()]
         return folder if (folder / MANIFEST).exists() or not parts else folder / parts[0]
     if folder.is_file():
-        raise BadInput(folder, "is a file, not a model folder", f"give its folder, {folder.absolute().parent}")
+        parent = folder.absolute().parent
+        remedy = f"give its folder, {parent}" if (parent / MANIFEST).exists() else _remedy(str(folder))
+        raise BadInput(folder, "is a file, not a model folder", remedy)
     if isinstance(folder_or_zoo_name, Path) or any(mark in folder_or_zoo_name for mark in _SEPARATORS):
         raise BadInput(folder, "no such model folder", "give a folder written by fheat.save")
     return zoo_folder(folder_or_zoo_name)

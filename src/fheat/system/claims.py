@@ -25,7 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fheat.system.errors import BadInput, located
+from fheat.system.errors import BadInput, NotWritable, located
 from fheat.system.files import TEXT_LIMIT, read_capped, write_file
 from fheat.system.sealed import sealed, unsealed
 
@@ -247,7 +247,10 @@ def _read(path: Path) -> tuple[bytes, Holder | None]:
 
 
 def _write(path: Path, me: Holder) -> None:
-    write_file(path, _content(me))
+    try:
+        write_file(path, _content(me))
+    except NotWritable as error:  # it names the folder of the claims, which nobody has asked for
+        raise located(error, path.parent) from None
 
 
 def _content(me: Holder) -> bytes:

@@ -1,4 +1,4 @@
-"""The one error for input that cannot be used, and what is said of a full disk and of a folder that is not writable."""
+"""The one error for input that cannot be used, and what is said where a disk is full or a user is not allowed."""
 
 import errno
 import shutil
@@ -27,6 +27,28 @@ class BadInput(Exception):  # noqa: N818 - the name is public and says what it i
     def __reduce__(self) -> tuple[type["BadInput"], tuple[Path, str, str]]:
         return type(self), (self.path, self.reason, self.remedy)
 
+    @classmethod
+    def of_line(cls, line: str) -> "BadInput":
+        """Return the refusal that such a line says, as results keep it for each case."""
+        path, _, rest = line.partition(": ")
+        reason, _, remedy = rest.rpartition("; ")
+        return cls(path, reason, remedy)
+
+
+class NotWritable(PermissionError):  # noqa: N818 - as the one above
+    """A folder in which nothing may be written. The command line exits with 4."""
+
+
+def unreadable(path: str | Path, error: OSError) -> BadInput:
+    """Return the refusal of a file or folder that this user may not read, or that lies where nobody may look."""
+    return BadInput(path, f"cannot be read ({error.strerror})", "give yourself permission to read it")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether memory is short: torch has an error of its own for that on a GPU, and a sentence on a CPU."""
+    said = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return said or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, or its type where it says nothing."""
@@ -37,14 +59,11 @@ def located(error: OSError, target: Path, needed: int | None = None) -> OSError:
     """Return an error of writing as the user is told of it.
 
     Of a full disk it has the file, and the bytes that are needed, if known, and free: Python names no file where a
-    write fails. Where nothing may be written it has the folder of the file, or the one above it that is not hidden, as
-    that of claims is: Python names the file beside the target that is written first, which nobody has asked for.
+    write fails. Where nothing may be written it is `NotWritable` with the folder of the file: Python names the file
+    beside the target that is written first, which nobody has asked for.
     """
     if error.errno in NOT_ALLOWED:
-        folder = target.parent
-        while folder.name.startswith(".") and folder.name != "..":
-            folder = folder.parent
-        return OSError(error.errno, error.strerror, str(folder))
+        return NotWritable(error.errno, error.strerror, str(target.parent))
     if error.errno not in FULL:
         return error
     try:

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final
 
-from fheat.system.errors import BadInput, located
+from fheat.system.errors import BadInput, NotWritable, located, unreadable
 
 TEXT_LIMIT: Final = 4 * 2**20
 """Largest number of bytes of a text that people write, such as settings or a model card."""
@@ -39,12 +39,14 @@ _SPECIAL: Final = {
 def open_regular(path: str | Path, limit: int | None = None) -> BufferedReader:
     """Open a regular file of at most `limit` bytes, or raise `BadInput` for anything else, at once; links are followed.
 
-    A file that is missing or must not be read raises `OSError`, as `open` does.
+    A file that is missing raises `OSError`, as `open` does; one that may not be read raises `BadInput`, too.
     """
     try:
         _check_regular(path, os.stat(path).st_mode)  # before opening: to open some devices is to use them
         # It may have become another file since. O_NONBLOCK: a named pipe without a writer would wait for one.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except PermissionError as error:
+        raise unreadable(path, error) from None
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -76,21 +78,26 @@ def _check_regular(path: str | Path, mode: int) -> None:
 def check_folder(folder: Path, *, writable: bool = True) -> None:
     """Raise `BadInput` where no folder can be, because it or one above it is a file.
 
-    With `writable`, raise `PermissionError` where nothing may be written to it, or to the one in which it would be
+    With `writable`, raise `NotWritable` where nothing may be written to it, or to the one in which it would be
     made: that is told before the work, and not after it.
     """
-    found = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    try:
+        found = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    except PermissionError as error:  # above it is a folder that we may not look into
+        if not writable:
+            raise
+        raise NotWritable(error.errno, error.strerror, str(folder)) from None
     if found.exists() and not found.is_dir():
         raise BadInput(found, "is a file", "give a folder to write to")
     if writable and found.exists() and not os.access(found, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
+        raise NotWritable(errno.EACCES, os.strerror(errno.EACCES), str(found))
 
 
 def check_file(target: Path) -> None:
     """Raise `BadInput` where no file can be, because a folder is there, or a file above it; see `check_folder`."""
+    check_folder(target.parent)
     if target.is_dir():
         raise BadInput(target, "is a folder", "give a file to write to")
-    check_folder(target.parent)
 
 
 def check_new_file(folder: Path, name: str) -> None:
@@ -100,9 +107,17 @@ def check_new_file(folder: Path, name: str) -> None:
         raise BadInput(folder / name, "exists already", "choose another folder or remove it")
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it where they are missing, or raise `NotWritable` that has the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise NotWritable(error.errno, error.strerror, str(folder)) from None
+
+
 def write_file(target: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file beside `target`, whole or in parts, flush it to disk, then put it in `target`'s place."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     fresh = target.parent / f".{target.name}.{secrets.token_hex(8)}"  # mkstemp would hide it from other users
     try:
         with open(fresh, "xb") as file:
@@ -124,7 +139,7 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
     An existing target steps aside for the instant between two renames and comes back if the second does not happen; a
     machine that dies right there leaves it complete under a hidden name beside its place.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     try:
         bench = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:

@@ -54,8 +54,9 @@ def open_dataset(folder: str | Path) -> Dataset:
         raise BadInput(path, "does not exist", "give the folder of a dataset or a datalist file")
     if path.name == "dataset.json":
         path = path.parent
-    if os.path.lexists(path / "dataset.json"):
-        load_json(path / "dataset.json")  # a damaged one is not passed over: it says what is unlabelled
+    for description in (path / "dataset.json", *([path] if path.suffix == ".json" and not path.is_dir() else [])):
+        if os.path.lexists(description):
+            load_json(description)  # a damaged one is not passed over: it says what is unlabelled
     for layout in LAYOUTS:
         if layout.recognises(path):
             return layout.read(path)

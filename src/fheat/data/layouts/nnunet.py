@@ -27,7 +27,7 @@ from fheat.data.layouts.common import (
 from fheat.io.nifti import write_nifti
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
-from fheat.system.files import write_file
+from fheat.system.files import check_folder, write_file
 
 NAME: Final = "nnU-Net raw"
 
@@ -122,7 +122,8 @@ class RawWriter:
         self.target = target
 
     def check_empty(self) -> None:
-        """Raise `BadInput` if the folder is not empty. It is created with the first file."""
+        """Raise `BadInput` if the folder is not empty, or if none can be there. It is created with the first file."""
+        check_folder(self.target)
         if self.target.exists() and (not self.target.is_dir() or any(self.target.iterdir())):
             raise BadInput(self.target, "exists and is not an empty folder", "choose another or empty it")
 
