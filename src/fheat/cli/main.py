@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from fheat import __version__
 from fheat.cli.streams import drop_output, prepare_streams, say
 from fheat.system.cache import keep_kernels_here
-from fheat.system.errors import FULL, NOT_ALLOWED, BadInput, NotWritable, lacks_memory, unreadable
+from fheat.system.errors import FULL, NOT_ALLOWED, BadInput, NotReadable, NotWritable, lacks_memory, unreadable
 from fheat.system.signals import EXIT, interruptible
 from fheat.system.text import printable
 from fheat.system.trust import trusting
@@ -44,8 +44,7 @@ VERBS: Final = {
 READERS: Final = ("predict",)
 """Verbs that segment scans with a model, their first argument: what they will wait for begins beside their imports."""
 EXIT_CODES: Final = (
-    "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission to write, 70 internal error, "
-    "130 or 143 interrupted"
+    "exit codes: 0 fine, 2 usage, 3 bad input, 4 no space or no permission, 70 internal error, 130 or 143 interrupted"
 )
 NO_MEMORY: Final = "not enough memory; give less at a time, or use a machine with more"
 LONGEST_SAID: Final = 200
@@ -77,7 +76,7 @@ def _attempt(words: list[str]) -> int:
     except UsageError as error:
         return _fail(f"{error}; see '{program()} {_verb(words)} --help'", 2)
     except BadInput as error:
-        return _fail(str(error), 3)
+        return _fail(str(error), 4 if isinstance(error, NotReadable) else 3)
     except BrokenPipeError as error:  # of a child: standard streams go on
         return _crashed(error, words)
     except OSError as error:
@@ -109,7 +108,7 @@ def _system_error(error: OSError) -> tuple[str, int]:
     """
     refused = isinstance(error, PermissionError) and not isinstance(error, NotWritable)
     if refused and error.filename and not os.access(error.filename, os.R_OK):
-        return str(unreadable(error.filename, error)), 3
+        return str(unreadable(error.filename, error)), 4
     no_room = error.errno in (*FULL, *NOT_ALLOWED)
     remedy = "free space or choose a writable folder" if no_room else "choose another path"
     said = error.strerror or str(error) or type(error).__name__

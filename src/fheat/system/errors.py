@@ -35,13 +35,17 @@ class BadInput(Exception):  # noqa: N818 - the name is public and says what it i
         return cls(path, reason, remedy)
 
 
+class NotReadable(BadInput):
+    """A file or folder that this user may not read. The command line exits with 4."""
+
+
 class NotWritable(PermissionError):  # noqa: N818 - as the one above
     """A folder in which nothing may be written. The command line exits with 4."""
 
 
-def unreadable(path: str | Path, error: OSError) -> BadInput:
+def unreadable(path: str | Path, error: OSError) -> NotReadable:
     """Return the refusal of a file or folder that this user may not read, or that lies where nobody may look."""
-    return BadInput(path, f"cannot be read ({error.strerror})", "give yourself permission to read it")
+    return NotReadable(path, f"cannot be read ({error.strerror})", "give yourself permission to read it")
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -39,7 +39,7 @@ _SPECIAL: Final = {
 def open_regular(path: str | Path, limit: int | None = None) -> BufferedReader:
     """Open a regular file of at most `limit` bytes, or raise `BadInput` for anything else, at once; links are followed.
 
-    A file that is missing raises `OSError`, as `open` does; one that may not be read raises `BadInput`, too.
+    A file that is missing raises `OSError`, as `open` does; one that may not be read raises `NotReadable`.
     """
     try:
         _check_regular(path, os.stat(path).st_mode)  # before opening: to open some devices is to use them
