@@ -78,7 +78,7 @@ def test_without_a_place_for_the_file_it_is_still_one_line(monkeypatch, tmp_path
         (OSError(errno.EACCES, "Permission denied", "tests"), 4, "tests: Permission denied; free space"),
         (
             OSError(errno.EACCES, "Permission denied", "nowhere/a.nii"),
-            3,
+            4,
             "nowhere/a.nii: cannot be read (Permission denied); give yourself permission to read it",
         ),
         (OSError("a library's own words"), 3, "output: a library's own words; choose another path"),

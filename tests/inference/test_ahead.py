@@ -1,18 +1,18 @@
 """What is opened beside the imports is what would have been opened later, or nothing: a guess is only a guess."""
 
-import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
 from fheat import Card, Predictor, create_model, save
-from fheat.cli.main import main
+from fheat.cli.main import _prepared, main
 from fheat.data.phantom import phantom
 from fheat.inference import ahead
 from fheat.inference.ahead import NOTE, opening_ahead
-from fheat.inference.compilers import COMPILERS, Compiler, compiled_network
-from fheat.io import read_nifti, write_nifti
+from fheat.inference.compilers import COMPILERS, Compiler, compiled_before, compiled_network
+from fheat.io import Volume, read_nifti, write_nifti
 from fheat.models.card import Window
 from fheat.system.cache import cached
 from tests.inference.test_runtimes import network
@@ -111,7 +111,7 @@ def test_only_a_predictor_that_has_no_use_for_it_forgets_the_note(runtime, opene
     with opening_ahead("model"):
         predictor = Predictor(model, runtime=runtime, batch=2)
         if runtime == "openvino":
-            assert not ahead._guess._thread.is_alive()  # so that its memory counts as the program's
+            assert not ahead._guess.thread.is_alive()  # so that its memory counts as the program's
         predictor._run.prepare(SHAPE)
     assert len(opened) == 1
     assert len(entries(NOTE)) == (runtime == "openvino")
@@ -142,13 +142,61 @@ def test_a_note_without_its_network_opens_nothing(monkeypatch):
         assert ahead._guess.kept is None
 
 
-def test_it_is_no_matter_where_openvino_is_gone(monkeypatch):
+@pytest.fixture
+def _noted():
+    """A note whose network is there, though none that OpenVINO takes."""
     with opening_ahead("model"):
         ahead.taken_ahead(ahead.Kept("openvino-1", "k" * 64, ahead.Plan(SHAPE, "float32", 2, 2)))
         ahead.write_cached("openvino-1", "k" * 64, b"no network")
-    monkeypatch.setitem(sys.modules, "openvino", None)
+
+
+@pytest.mark.usefixtures("_noted")
+@pytest.mark.parametrize("error", [ImportError("no module"), OSError("libtbb.so.12: cannot open shared object file")])
+def test_it_is_no_matter_where_openvino_is_gone_or_broken(error, monkeypatch):
+    def fails(name):
+        raise error
+
+    monkeypatch.setattr(ahead, "import_module", fails)
     with opening_ahead("model"):
         assert ahead._guess is None
+        assert not ahead.was_opening()
+
+
+@pytest.mark.usefixtures("_noted")
+def test_an_interrupt_of_the_import_is_not_lost(monkeypatch):
+    """OpenVINO's modules say of it that they could not be initialised."""
+
+    def interrupted(name):
+        raise ImportError("initialization failed") from KeyboardInterrupt(130)
+
+    monkeypatch.setattr(ahead, "import_module", interrupted)
+    with pytest.raises(ImportError), opening_ahead("model"):
+        raise AssertionError("it went on")
+    assert main(["predict", "model", "scan.nii.gz", "masks"]) == 130
+
+
+@pytest.mark.usefixtures("_noted")
+def test_what_is_not_there_to_be_opened_is_forgotten():
+    with opening_ahead("model"):
+        assert not compiled_before("openvino", network(), SHAPE, "float32", 2)
+        assert ahead._guess.kept is None
+    assert not entries(NOTE)
+
+
+@pytest.mark.usefixtures("_noted")
+def test_the_bound_knows_the_peak_of_what_went_on_side_by_side(monkeypatch):
+    volume = Volume(np.zeros((40, 36, 34), dtype=np.int16), np.eye(4))
+    monkeypatch.setattr("fheat.inference.predictor.peak_bytes", lambda: 10**13)
+    with opening_ahead("model"):
+        assert Predictor(network(), runtime="torch").memory(volume).total == 10**13
+    assert Predictor(network(), runtime="torch").memory(volume).total < 10**12
+
+
+@pytest.mark.usefixtures("_noted")
+@pytest.mark.parametrize("words", ["model scan.nii.gz", "model --help x y", "model scan.nii.gz out --engine ray"])
+def test_words_that_segment_nothing_here_open_nothing(words, monkeypatch):
+    monkeypatch.setattr(ahead, "begun_ahead", None)
+    assert type(_prepared(["predict", *words.split()])) is nullcontext
 
 
 @pytest.mark.slow

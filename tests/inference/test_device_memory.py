@@ -85,6 +85,18 @@ def test_what_is_left_of_a_scan_fills_up_a_graph_that_is_there(batches, sizes, c
     assert captured == sizes
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("windows", "sizes"), [(29, [16]), (28, [16, 4]), (13, [16, 4])])
+def test_a_graph_is_filled_up_until_a_smaller_one_pays(windows, sizes, captured, monkeypatch):
+    """Batches of three and of one leave 13 and 15 of sixteen places to windows that nobody wants."""
+    monkeypatch.setattr(replay, "VOXELS_WORTH_A_GRAPH", windows * SHAPE[1:].numel())
+    run = Replay(Windows(), "float32", batch=16)
+    for count in (16, 3, 16, 1):
+        x = torch.randn(count, *SHAPE)
+        assert torch.equal(run(x), torch.cat([x, 2 * x], dim=1))
+    assert captured == sizes
+
+
 def test_a_window_is_measured_and_compared_with_what_is_free(monkeypatch):
     network, device = Windows(), torch.device("cuda")
     one = activation_bytes(network, (1, *SHAPE), torch.device("cpu"))[1]

@@ -18,7 +18,7 @@ class CacheOptions:
     them; or remove them, which only costs the time to compile them again.
 
     Each network is checked against its hash before it is used; kernels are kept by Triton, which does not. Notes of a
-    few bytes say what each model used last, so that the next start can open it early; they are not shown. The
+    few bytes say what each model used last, so that the next start can open it early; only --json lists them. The
     environment variable FHEAT_CACHE names another folder, and TRITON_CACHE_DIR one for kernels alone, which is then not
     shown here. Where FHEAT_CACHE is empty, no network is kept.
 

@@ -157,7 +157,8 @@ def _run(words: list[str]) -> int:
 
 def _prepared(words: list[str]) -> AbstractContextManager[None]:
     """Begin with what can be done beside the imports of a verb that segments scans; the first argument is its model."""
-    if words[0] not in READERS or len(words) == 1 or {"-h", "--help"} & {*words}:
+    few = sum(not word.startswith("-") for word in words) < 4  # the verb, a model, a scan and a folder for its mask
+    if words[0] not in READERS or few or {"-h", "--help", "ray"} & {*words}:  # Ray's workers open what they need
         return nullcontext()
     from fheat.inference.ahead import begun_ahead  # which imports what other verbs do not need
 

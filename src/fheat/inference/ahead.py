@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from threading import Thread
 from typing import Any, Final, NamedTuple
@@ -41,11 +41,11 @@ class _Guess:
         self.note = hashlib.sha256(os.fsencode(name)).hexdigest()
         self.kept = _noted(self.note)
         self._requests: list[Any] | None = None
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
         if self.kept is not None:
             import_module("openvino")  # here, as beside torch the two imports would wait for each other
-            self._thread = Thread(target=self._open, args=(self.kept,), daemon=True, name="opening")
-            self._thread.start()
+            self.thread = Thread(target=self._open, args=(self.kept,), daemon=True, name="opening")
+            self.thread.start()
 
     def _open(self, kept: Kept) -> None:
         try:
@@ -59,8 +59,8 @@ class _Guess:
 
     def taken(self) -> list[Any] | None:
         """Return the requests when they are open, and keep them no longer; None where they could not be opened."""
-        if self._thread is not None:
-            self._thread.join()
+        if self.thread is not None:
+            self.thread.join()
         requests, self._requests = self._requests, None
         return requests
 
@@ -87,8 +87,12 @@ def begun_ahead(model: str) -> Iterator[None]:
 def opening_ahead(model: str) -> Iterator[None]:
     """Open what was opened last for the model of this name while the body runs; nothing where that is not known."""
     global _guess
-    with suppress(ImportError):  # of OpenVINO, which was installed when the note was written
+    try:
         _guess = _Guess(model)
+    except Exception as reason:  # of OpenVINO, which may be gone or broken since the note was written
+        if isinstance(reason.__cause__, KeyboardInterrupt):  # which its modules take for a failure of their own
+            raise
+        logging.getLogger(__name__).debug("OpenVINO cannot be imported ahead: %s", reason)
     try:
         yield
     finally:
@@ -112,12 +116,17 @@ def taken_ahead(kept: Kept) -> list[Any] | None:
 
 def wait_ahead() -> None:
     """Wait until what is opened ahead has taken its memory."""
-    if _guess is not None and _guess._thread is not None:
-        _guess._thread.join()
+    if _guess is not None and _guess.thread is not None:
+        _guess.thread.join()
+
+
+def was_opening() -> bool:
+    """Return whether something is or was opened ahead; it takes memory beside all that the program does meanwhile."""
+    return _guess is not None and _guess.thread is not None
 
 
 def forget_ahead() -> None:
-    """Let go what was opened ahead, and its note: nothing that OpenVINO compiled is wanted."""
+    """Let go what was opened ahead, and its note: that is not wanted."""
     if _guess is not None and _guess.kept is not None:
         _guess.taken()
         _guess.kept = None

@@ -34,8 +34,8 @@ def with_precise_norms(network: nn.Module) -> nn.Module | None:
     """Return what `compilable` does, with instance norms over rows of memory; None where a network has none.
 
     Where the voxels of one channel lie apart, OpenVINO adds them up one by one in float32. Over a million voxels with a
-    margin of zeros that is off by a thousandth. Rows are added up in parts, but norm and convolution take up to twice
-    as long.
+    margin of zeros, networks come out off by a thousandth of their largest output. Rows are added up in parts, which
+    takes longer.
     """
     if not any(type(module) is nn.InstanceNorm3d for module in network.modules()):
         return None

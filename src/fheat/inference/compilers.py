@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fheat.inference.ahead import Kept, taken_ahead
+from fheat.inference.ahead import Kept, forget_ahead, taken_ahead
 from fheat.inference.channels_last import channels_last
 from fheat.inference.compilable import compilable, with_precise_norms
 from fheat.inference.ledger import options_text, weights_digest
@@ -97,9 +97,15 @@ def _check_equal(found: Tensor, expected: Tensor, most: float) -> None:
 
 
 def compiled_before(name: str, network: nn.Module, shape: tuple[int, ...], precision: str, batch: int) -> bool:
-    """Return whether the cache has what `compiled_network` would compile, so that it need only be opened."""
+    """Return whether the cache has what `compiled_network` would compile, so that it need only be opened.
+
+    Where it has not, what was opened ahead was something else.
+    """
     kind = _kind(name, network)
-    return kind is not None and is_cached(kind, _key(Plan(shape, precision, batch, usual_threads())))
+    there = kind is not None and is_cached(kind, _key(Plan(shape, precision, batch, usual_threads())))
+    if not there:
+        forget_ahead()
+    return there
 
 
 def onnx_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:

@@ -31,7 +31,8 @@ _PICTURE_BYTES: Final = 48 * 2**20
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """Bytes of each part. The peak is at most program, scan and the largest phase after reading, 5 % more, and picture.
+    """Bytes of each part. The peak is at most program, scan and the largest phase after reading, 5 % more, and picture;
+    or it lies before them.
 
     Where scans overlap, `others` comes on top of the scan: what those before and after it hold in the meantime. What an
     allocator keeps after the windows is still there when the picture is drawn, which therefore adds to it.
@@ -61,13 +62,15 @@ class MemoryBound:
     """Memory for the library that draws the picture of a mask, and for drawing it."""
     others: int = 0
     """Memory of the scan that is read ahead and of the one that is written behind, where scans overlap."""
+    begun: int = 0
+    """Most memory of the process until now, where libraries, weights and what was compiled were loaded side by side."""
 
     @property
     def total(self) -> int:
         """Bytes at the peak."""
         work = self.mask + self.maps + max(self.statistics, self.slab + self.planes + self.windows, self.components)
         held = self.program + self.scan + self.others + max(self.reading, work)
-        return int(_RESERVE_FACTOR * held) + self.picture
+        return max(int(_RESERVE_FACTOR * held) + self.picture, self.begun)
 
     @property
     def ahead(self) -> int:

@@ -19,10 +19,10 @@ from fheat.data.appearance import Looks, Unusual, unusual_text
 from fheat.data.plausible import Allowance, check_plausible, oddities
 from fheat.data.preprocessing import PreparedScan, Preprocessing
 from fheat.gates.retire import retire, retire_in_place
-from fheat.inference.ahead import forget_ahead, wait_ahead
+from fheat.inference.ahead import forget_ahead, wait_ahead, was_opening
 from fheat.inference.images import as_volume, check_numbers
 from fheat.inference.ledger import model_sha256
-from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, resident_bytes
+from fheat.inference.memory import MemoryBound, activation_bytes, memory_bound, peak_bytes, resident_bytes
 from fheat.inference.one_logit import one_logit
 from fheat.inference.postprocessing import Prediction, Restorer, keep_largest
 from fheat.inference.replay import Precision
@@ -136,7 +136,7 @@ class Predictor:
             wait_ahead()  # what it takes counts as program
         else:
             forget_ahead()
-        self._program = resident_bytes()
+        self._program, self._begun = resident_bytes(), peak_bytes() if was_opening() else 0
         self._lock = RLock()
         self.sliding(None)
 
@@ -255,7 +255,7 @@ class Predictor:
                 channels, activations = self._trial(scan.channels)
             classes = 2 if self._one_logit else channels
             program = self._program
-        return memory_bound(
+        bound = memory_bound(
             sliding,
             scan,
             scan.stored.nbytes,
@@ -266,6 +266,7 @@ class Predictor:
             components=self.largest_component,
             device=self.device,
         )
+        return replace(bound, begun=self._begun)
 
     def unusual(self, volume: Volume | PreparedScan) -> list[Unusual]:
         """Return in what a volume differs from the scans the network was trained on, the greatest difference first.

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from math import prod
 from threading import RLock
 from typing import Final, Literal, get_args
 
@@ -30,6 +31,9 @@ VOXELS_WORTH_KERNELS: Final = 1_000_000_000
 """Number of window voxels from which on fused kernels and a graph are used: about eighteen LA scans with dense windows.
 On an NVIDIA H200 they save 1.5 ms with every window of a million voxels, take 3 s until they run where an earlier
 process has built them, and 30 s where none has."""
+VOXELS_WORTH_A_GRAPH: Final = 1_000_000_000
+"""Number of voxels that fill up a graph for nothing before a smaller one, which takes 4 s to capture on an NVIDIA H200,
+is captured."""
 _ROUNDING = RLock()
 _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 """A captured forward pass, the tensor it reads and the tensor it writes."""
@@ -47,8 +51,8 @@ class Replay:
 
     There are graphs of two sizes, for `batch` windows and for a quarter of them, and batches are filled up to one of
     these: each graph takes seconds to capture, with the kernels that are built for its size. So what is left of a scan
-    fills up a graph that is there already, and the small one is captured only for scans that never had more windows. A
-    network that cannot be captured, because it asks the host, runs as it is.
+    fills up a graph that is there already, until `VOXELS_WORTH_A_GRAPH` were filled up; then the small one is captured.
+    A network that cannot be captured, because it asks the host, runs as it is.
 
     Where the GPU has no room for so many windows, see `fheat.inference.device_memory`, there are fewer at a time. If
     its memory runs out all the same, a quarter of them run from then on, after one warning.
@@ -72,6 +76,8 @@ class Replay:
         self._precision: Precision = checked_precision(precision)
         self._graphs: dict[torch.Size, _Graph | None] = {}
         self._voxels = WindowVoxels()
+        self._filled_up = 0
+        """Number of voxels of windows that nobody wanted, which filled up a graph larger than the smallest."""
 
     @property
     def precision(self) -> str:
@@ -149,10 +155,15 @@ class Replay:
         return result[: len(x)]
 
     def _filled(self, x: Tensor) -> torch.Size:
-        """Return the shape of the graph for a batch: the smallest captured one that holds it, else the smallest."""
+        """Return the shape of the graph for a batch: the smallest captured one that holds it, else the smallest; that
+        one, too, where larger ones were filled up for long."""
         sizes = graph_sizes(self._batches[x.shape[1:]])
-        shapes = [torch.Size([size, *x.shape[1:]]) for size in sizes if len(x) <= size]
-        return next((shape for shape in shapes if shape in self._graphs), shapes[0])
+        smallest, *larger = [torch.Size([size, *x.shape[1:]]) for size in sizes if len(x) <= size]
+        there = None if smallest in self._graphs else next((shape for shape in larger if shape in self._graphs), None)
+        if there is None:
+            return smallest
+        self._filled_up += (there[0] - len(x)) * prod(x.shape[2:])
+        return smallest if self._filled_up >= VOXELS_WORTH_A_GRAPH else there
 
     def _run(self, x: Tensor, precision: str) -> Tensor:
         half = precision == "bfloat16"
