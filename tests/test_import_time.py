@@ -3,11 +3,14 @@
 Times are processor times of a fresh process, the best of five: another process beside it cannot make them much longer.
 """
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 MEASURE = "import time\n{before}\nstart = time.process_time()\n{measured}\nprint(time.process_time() - start)"
 EVERYTHING = "import fheat; [getattr(fheat, name) for name in fheat.__all__]"
 HELP = "from fheat.cli.main import main; main(['models', '--help'])"
@@ -43,3 +46,17 @@ def test_nibabel_comes_without_pydicom_which_can_still_be_imported():
     begin = "import sys; from fheat.system.imports import import_nibabel; import_nibabel(); "
     assert run(begin + "print('nibabel' in sys.modules and 'pydicom' not in sys.modules)") == "True"
     assert run(begin + "import pydicom, nibabel; print(pydicom.dcmread.__name__)") == "dcmread"
+
+
+@pytest.mark.slow
+def test_openvino_is_imported_without_the_package_that_reports_its_use():
+    pytest.importorskip("openvino")
+    begin = "import sys; from fheat.system.imports import import_openvino; ov = import_openvino(); "
+    assert run(begin + "print('openvino_telemetry' not in sys.modules and bool(ov.Core().available_devices))") == "True"
+
+
+def test_openvino_is_imported_in_one_place():
+    direct = re.compile(r"^\s*(import openvino\b|from openvino import)|import_module\(.openvino.\)", re.MULTILINE)
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    found = {path.name for path in files if direct.search(path.read_text())}
+    assert found == {"imports.py"}

@@ -119,7 +119,7 @@ def test_only_a_predictor_that_has_no_use_for_it_forgets_the_note(runtime, opene
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b'["openvino-1", "k", [[1], "float32", 2]]', b'["a", 1, null]'])
 def test_without_a_note_that_can_be_read_nothing_is_imported(content, monkeypatch):
-    monkeypatch.setattr(ahead, "import_module", None)
+    monkeypatch.setattr(ahead, "import_openvino", None)
     if content is not None:
         with opening_ahead("model"):
             ahead.write_cached(NOTE, ahead._guess.note, content)
@@ -137,7 +137,7 @@ def test_a_note_without_its_network_opens_nothing(monkeypatch):
         assert ahead._guess.taken() is None
     (file,) = entries("openvino")
     file.unlink()
-    monkeypatch.setattr(ahead, "import_module", None)
+    monkeypatch.setattr(ahead, "import_openvino", None)
     with opening_ahead("model"):
         assert ahead._guess.kept is None
 
@@ -153,10 +153,10 @@ def _noted():
 @pytest.mark.usefixtures("_noted")
 @pytest.mark.parametrize("error", [ImportError("no module"), OSError("libtbb.so.12: cannot open shared object file")])
 def test_it_is_no_matter_where_openvino_is_gone_or_broken(error, monkeypatch):
-    def fails(name):
+    def fails():
         raise error
 
-    monkeypatch.setattr(ahead, "import_module", fails)
+    monkeypatch.setattr(ahead, "import_openvino", fails)
     with opening_ahead("model"):
         assert ahead._guess is None
         assert not ahead.was_opening()
@@ -166,10 +166,10 @@ def test_it_is_no_matter_where_openvino_is_gone_or_broken(error, monkeypatch):
 def test_an_interrupt_of_the_import_is_not_lost(monkeypatch):
     """OpenVINO's modules say of it that they could not be initialised."""
 
-    def interrupted(name):
+    def interrupted():
         raise ImportError("initialization failed") from KeyboardInterrupt(130)
 
-    monkeypatch.setattr(ahead, "import_module", interrupted)
+    monkeypatch.setattr(ahead, "import_openvino", interrupted)
     with pytest.raises(ImportError), opening_ahead("model"):
         raise AssertionError("it went on")
     assert main(["predict", "model", "scan.nii.gz", "masks"]) == 130

@@ -16,6 +16,7 @@ from torch.export import Dim
 from fheat.export.recipe import INPUT, KEY, OUTPUT, Recipe
 from fheat.inference.compilers import Forward, onnx_model, openvino_model
 from fheat.system.files import WEIGHTS_LIMIT, read_capped
+from fheat.system.imports import import_openvino
 
 MOST_STEPS = 64
 """A graph for any size is made for axes of up to so many steps."""
@@ -90,8 +91,6 @@ class OpenVino:
 
     def make(self, network: nn.Module, recipe: Recipe) -> Files:
         """Trace, convert, name input and output, and add the recipe."""
-        import openvino
-
         sizes = recipe.input
         grid = sizes.size if sizes.step is None else (-1, -1, -1)
         model = openvino_model(network, _example(recipe), (-1, sizes.channels, *grid))
@@ -100,14 +99,12 @@ class OpenVino:
         model.set_rt_info(recipe.text(), KEY)
         with tempfile.TemporaryDirectory(prefix="fheat-") as folder:  # it writes to files only
             path = Path(folder) / "model.xml"
-            openvino.save_model(model, path, compress_to_fp16=False)
+            import_openvino().save_model(model, path, compress_to_fp16=False)
             return {suffix: read_capped(path.with_suffix(suffix), WEIGHTS_LIMIT) for suffix in self.suffixes}
 
     def load(self, files: Files) -> Forward:
         """Return the files compiled for this CPU."""
-        import openvino
-
-        core = openvino.Core()
+        core = import_openvino().Core()
         model = core.read_model(files[".xml"], files[".bin"])
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         return lambda x: torch.from_numpy(compiled({INPUT: x.numpy()})[OUTPUT].copy())

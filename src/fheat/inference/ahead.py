@@ -12,13 +12,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from fheat.inference.opening import Plan, opened_requests, run_first_windows
 from fheat.system.cache import is_cached, read_cached, remove_cached, write_cached
-from fheat.system.imports import import_nibabel
+from fheat.system.imports import import_nibabel, import_openvino
 from fheat.system.trust import is_trusting
 
 NOTE: Final = "opened"
@@ -43,7 +42,7 @@ class _Guess:
         self._requests: list[Any] | None = None
         self.thread: Thread | None = None
         if self.kept is not None:
-            import_module("openvino")  # here, as beside torch the two imports would wait for each other
+            import_openvino()  # here, as beside torch the two imports would wait for each other
             self.thread = Thread(target=self._open, args=(self.kept,), daemon=True, name="opening")
             self.thread.start()
 

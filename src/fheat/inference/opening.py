@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fheat.system.imports import import_openvino
+
 
 class Plan(NamedTuple):
     """Shape and number of windows, precision and threads that a network is compiled for."""
@@ -29,9 +31,7 @@ def opened_requests(content: bytes, plan: Plan) -> list[Any]:
 
     There is one request more, for a window that waits, so that no thread does.
     """
-    import openvino
-
-    compiled = openvino.Core().import_model(content, "CPU", openvino_options(plan))
+    compiled = import_openvino().Core().import_model(content, "CPU", openvino_options(plan))
     ahead = 1
     return [compiled.create_infer_request() for _ in range(min(plan.batch, plan.threads) + ahead)]
 

@@ -1,9 +1,10 @@
-"""Fast imports for the programs of this package: they leave out packages that take long and that nobody needs there."""
+"""Imports that leave out what nobody wants: packages that take long, and one that reports its use to its makers."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 
 def import_nibabel() -> None:
@@ -14,6 +15,15 @@ def import_nibabel() -> None:
     """
     with _hidden("pydicom"):
         import_module("nibabel")
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO, and return it, without the package with which it tells its makers that it was imported.
+
+    That package would start a process and a connection. OpenVINO does without where it is not installed.
+    """
+    with _hidden("openvino_telemetry"):
+        return import_module("openvino")
 
 
 @contextmanager
