@@ -52,12 +52,15 @@ def main(order: Order) -> Split:
         now = time.perf_counter()
         parts[name], start = now - start, now
 
-    with import_module("fheat.inference.ahead").begun_ahead(order["model"]):
+    from fheat.inference.ahead import begun_ahead
+
+    with begun_ahead(order["model"]):
         lap("begin ahead")
-        return _laps(order, parts, lap)
+        return _timed(order, parts, lap)
 
 
-def _laps(order: Order, parts: dict[str, float], lap: Callable[[str], None]) -> Split:
+def _timed(order: Order, parts: dict[str, float], lap: Callable[[str], None]) -> Split:
+    """Import, load and segment, with a lap behind each part."""
     import_module("torch")
     lap("import torch")
     from fheat.inference.predictor import Predictor
