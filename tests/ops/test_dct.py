@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fheat.ops import dct, idct
-from fheat.ops.dct import _BUILT, CROSSOVERS, axis_macs, dct_matrix, transform_for
+from fheat.ops.dct import _BUILT, CROSSOVERS, axis_macs, cosine_matrix, dct_matrix, transform_for
 from fheat.testing import assert_orthonormal
 
 ALGORITHMS = ("product", "split", "fft")
@@ -120,6 +120,15 @@ def test_tables_are_built_once_per_size_device_and_dtype():
     assert before == _BUILT
     dct(x.double(), dims=2, transform="product")
     assert len(_BUILT) == len(before) + 2
+
+
+@pytest.mark.parametrize("lengths", [(5,), (3, 4), (2, 3, 5)])
+def test_one_matrix_transforms_several_axes(lengths):
+    x = torch.randn(2, *lengths, dtype=torch.float64)
+    expected = dct(x, dims=len(lengths)).flatten(1)
+    matrix = cosine_matrix(x, *lengths)
+    assert (x.flatten(1) @ matrix.t() - expected).abs().max() < 1e-12
+    assert torch.equal(cosine_matrix(x, *lengths, transposed=True), matrix.t())
 
 
 def test_tables_born_in_inference_mode_serve_training():

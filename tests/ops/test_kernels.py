@@ -124,7 +124,9 @@ def test_a_stage_without_one_mixing_of_channels():
         assert error(one.grad, other.grad) < 1e-4, name
 
 
-@pytest.mark.parametrize("grid", [(3, 4, 5), (1, 6, 2), (17, 1, 1), (2, 3, 33), (65, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [(3, 4, 5), (1, 6, 2), (17, 1, 1), (2, 3, 33), (12, 6, 9), (9, 8, 10), (65, 2, 2)], ids=str
+)
 def test_the_transform_and_its_inverse(grid):
     from fheat.ops.kernels import transform
 

@@ -149,17 +149,23 @@ def apply_matrix(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     return product.reshape(*before, product.shape[1], *after)
 
 
-def cosine_matrix(x: Tensor, length: int, *, transposed: bool = False) -> Tensor:
-    """Return `dct_matrix`, or a contiguous copy of its transpose, on the device and in the dtype of `x`, built once."""
-    return _table(x, "transposed" if transposed else "matrix", length)
+def cosine_matrix(x: Tensor, *lengths: int, transposed: bool = False) -> Tensor:
+    """Return `dct_matrix`, or a contiguous copy of its transpose, on the device and in the dtype of `x`, built once.
+
+    With several lengths it is the matrix of neighbouring axes that are transformed as one: the Kronecker product.
+    """
+    return _table(x, "transposed" if transposed else "matrix", *lengths)
 
 
-def _table(x: Tensor, name: str, length: int) -> Tensor:
-    return constant(_tables, (name, int(length)), x.device, x.dtype)
+def _table(x: Tensor, name: str, *lengths: int) -> Tensor:
+    return constant(_tables, (name, *map(int, lengths)), x.device, x.dtype)
 
 
-def _tables(name: str, length: int) -> NDArray[np.float64]:
-    matrix = dct_matrix(length)
+def _tables(name: str, *lengths: int) -> NDArray[np.float64]:
+    matrix: NDArray[np.float64] = np.ones((1, 1))
+    length = math.prod(lengths)
+    for one in lengths:
+        matrix = np.asarray(np.kron(matrix, dct_matrix(one)), np.float64)
     if name == "even":
         return matrix[0::2, : math.ceil(length / 2)].copy()
     if name == "odd":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fheat.ops import parameterisation as par
 from fheat.ops.dct import Transform, compute_dtype, constant, dct, idct, transform_for
 
-_LARGEST_LOG_EXPONENT = 20.0
+LARGEST_LOG_EXPONENT = 20.0
 """Upper limit of the exponent's logarithm: exp(-exp(20)) is zero in float64 as well, and exp of more may overflow."""
 
 
@@ -123,6 +123,12 @@ class FractionalHeat(nn.Module):
         return self._always_closed or (self._strength.closes and self.strength.item() == 0.0)
 
     @property
+    def standard(self) -> bool:
+        """Whether order and strength are both learned, bounded and by relu, and nothing of the class was changed."""
+        kinds = self._order.name, self._strength.name
+        return type(self) is FractionalHeat and kinds == ("bounded", "relu") and self.delta is not None
+
+    @property
     def one_response(self) -> bool:
         """Whether one call of `response` serves all calls of the gate in a forward pass, as fused kernels assume."""
         return True
@@ -191,7 +197,7 @@ class FractionalHeat(nn.Module):
 
         The flag is None if the gate cannot close. The result is None if the gate returns its input without a transform.
         """
-        self._check_size(grid)
+        self.check_size(grid)
         return None if self._always_closed or self.asleep else self._multiplier(grid, like)
 
     def tau_slope(self, multiplier: Tensor) -> Tensor:
@@ -238,9 +244,8 @@ class FractionalHeat(nn.Module):
         The exponent is computed as alpha * (log D + log r), because D^alpha has an infinite derivative at zero. Modes
         without an exponent (r = 0, or a closed gate) are masked before and after, so that they have no gradient.
         """
-        dtype, device = compute_dtype(like), like.device
-        log_radius = constant(_log_radius, grid, device, dtype)
-        mean_mode = constant(_mean_mode, grid, device, torch.bool)
+        dtype = compute_dtype(like)
+        mean_mode = constant(_mean_mode, grid, like.device, torch.bool)
         alpha = self._constant_alpha if self.theta is None else self._order.map(self.theta.to(dtype))
         log_strength: Tensor | float
         closed: Tensor | None
@@ -248,7 +253,7 @@ class FractionalHeat(nn.Module):
             log_strength, closed = math.log(self._strength.value or 1.0), None
         else:
             log_strength, closed = self._strength.log(self.delta.to(dtype))
-        exponent = (alpha * (log_strength + log_radius)).clamp(max=_LARGEST_LOG_EXPONENT)
+        exponent = (alpha * (log_strength + log_radius(grid, like))).clamp(max=LARGEST_LOG_EXPONENT)
         keep = mean_mode if closed is None else mean_mode | closed
         return torch.where(keep, 1.0, self._decay(exponent)), closed
 
@@ -256,7 +261,8 @@ class FractionalHeat(nn.Module):
         """Return the multiplier exp(-tau r^alpha), given the logarithm of tau r^alpha."""
         return torch.exp(-torch.exp(exponent))
 
-    def _check_size(self, grid: tuple[int, ...]) -> None:
+    def check_size(self, grid: tuple[int, ...]) -> None:
+        """Raise ValueError if the gate was built for another grid."""
         if self.size is not None and grid != self.size:
             raise ValueError(
                 f"x has grid {grid} but this gate was built for size={self.size}: "
@@ -273,7 +279,7 @@ class FractionalHeat(nn.Module):
         grid = tuple(x.shape[-self.dims :])
         if 0 in grid:
             raise ValueError(f"x has an empty axis in its grid {grid}: every length must be at least 1")
-        self._check_size(grid)
+        self.check_size(grid)
         if _readable_for_free(self.delta) or _readable_for_free(self.theta):
             self.check_parameters()
 
@@ -285,8 +291,12 @@ def frequency_radius(*size: int) -> NDArray[np.float64]:
     return np.asarray(np.sqrt(squares.sum(axis=0)))
 
 
+def log_radius(grid: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return log r, shape `grid`, on the device of `like`; it is 0 at r = 0, which is masked wherever it is used."""
+    return constant(_log_radius, grid, like.device, compute_dtype(like))
+
+
 def _log_radius(*size: int) -> NDArray[np.float64]:
-    """Return log r, with 0 in place of log 0: that entry is masked wherever it is used."""
     radius = frequency_radius(*size)
     return np.asarray(np.log(np.where(radius > 0, radius, 1.0)))
 

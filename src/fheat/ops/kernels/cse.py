@@ -60,6 +60,7 @@ class _Losses(torch.autograd.Function):
         ctx.save_for_backward(logits, target, region, slopes)
         total, *others = losses.unbind()
         ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
         return total, *others
 
     @staticmethod

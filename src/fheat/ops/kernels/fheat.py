@@ -178,14 +178,14 @@ class _FHEATHalf(torch.autograd.Function):
         t, spectrum = v, None
         if multiplier is not None:
             t, spectrum = transform.filtered(v, multiplier, closed, keep_spectrum=ctx.needs_input_grad[1])
-            t_moments = moments_of(t, plan)
             # A closed gate uses the moments of v as if there were no gate: another order of sums changes the last bit.
-            moments = t_moments if closed is None else torch.where(closed, moments, t_moments)
+            moments = moments_of(t, plan, closed, moments)
         y, y_moments = gate(t, moments, g, w.behind, eps, plan, dot)
         after, after_moments = added(x, y, y_moments, w.after, w.after_bias, eps, plan)
         ctx.save_for_backward(x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
+        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
         return after, after_moments, y
 
     @staticmethod

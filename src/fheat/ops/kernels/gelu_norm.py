@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import gelu_norm as device
-from fheat.ops.kernels.device import norm
-from fheat.ops.kernels.launch import add_rows, pairs, partials, tiling
+from fheat.ops.kernels.launch import add_rows, pairs, partials, plan_of
+from fheat.ops.kernels.norm import moments_of
 
 
 def gelu_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
@@ -24,11 +24,9 @@ def gelu_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Ten
 class _GeluNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        samples, *grid, channels = x.shape
-        plan = tiling(samples, grid[0] * grid[1] * grid[2], channels)
-        out, moments = torch.empty_like(x), pairs(plan, x)
+        plan = plan_of(x)
+        out, moments = torch.empty_like(x), moments_of(x, plan)
         ends, shape = (plan.voxels, plan.span), {**plan.shape, "SPLITS": plan.splits}
-        norm.find_moments[plan.grid](x, moments, *ends, **shape)
         device.gelu_norm[plan.grid](x, moments, scale, shift, out, *ends, eps, **shape)
         ctx.save_for_backward(x, moments, scale, shift)
         ctx.plan, ctx.eps = plan, eps

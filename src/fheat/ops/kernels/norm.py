@@ -33,10 +33,13 @@ def sums_for_gradient(
     norm.norm_sums[plan.grid](*tensors, width, at, plan.voxels, plan.span, eps, **constants)
 
 
-def moments_of(x: Tensor, plan: Tiling) -> Tensor:
-    """Return the moments of x, of any floating type."""
+def moments_of(x: Tensor, plan: Tiling, closed: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    """Return the moments of x, of any floating type, or `kept` bit for bit if `closed` is set."""
     moments = pairs(plan, x)
-    norm.find_moments[plan.grid](x, moments, plan.voxels, plan.span, **plan.shape, SPLITS=plan.splits)
+    norm.find_moments[plan.grid](
+        x, moments, moments if kept is None else kept, x if closed is None else closed, plan.voxels, plan.span,
+        **plan.shape, SPLITS=plan.splits, FLAG=closed is not None,
+    )  # fmt: skip
     return moments
 
 

@@ -88,6 +88,7 @@ class _Behind(torch.autograd.Function):
         ctx.save_for_backward(t, moments, g, y, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
+        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
         return after, after_moments, y
 
     @staticmethod
@@ -137,6 +138,7 @@ class _WideBehind(torch.autograd.Function):
         ctx.save_for_backward(t, g, *gated, *weights)
         ctx.plan, ctx.eps = plan, eps
         ctx.mark_non_differentiable(after_moments, gated.y)
+        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
         return after, after_moments, gated.y
 
     @staticmethod

@@ -132,6 +132,7 @@ class _FHEATHalf(torch.autograd.Function):
         ctx.save_for_backward(x, table, multiplier, closed, *operands, t, g, spectrum, *gated, *weights)
         ctx.plan, ctx.eps = plan, eps
         ctx.mark_non_differentiable(after_moments, gated.y)
+        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
         return after, after_moments, gated.y
 
     @staticmethod

@@ -40,10 +40,10 @@ def residual_norm(
 
 @triton.jit
 def find_moments(
-    x, moments, voxels, span,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    x, moments, kept, flag, voxels, span,
+    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, FLAG: tl.constexpr,
 ):  # fmt: skip
-    """Compute the moments of x."""
+    """Compute the moments of x. With FLAG they are `kept` if the flag is set."""
     sample, part = tl.program_id(0), tl.program_id(1)
     channel = tl.arange(0, CP)
     count, centre, squares = 0.0, 0.0, 0.0
@@ -51,7 +51,11 @@ def find_moments(
         _, _, keep, place = tile_at(start, sample, voxels, channel, C, BLOCK)
         value = tl.load(x + place, mask=keep, other=0.0).to(tl.float32)
         count, centre, squares = add_moments(count, centre, squares, value, keep, start, voxels, C)
-    store_pair(moments, sample * SPLITS + part, centre, squares)
+    program = sample * SPLITS + part
+    if FLAG:
+        if tl.load(flag) != 0:
+            centre, squares = tl.load(kept + program * 2), tl.load(kept + program * 2 + 1)
+    store_pair(moments, program, centre, squares)
 
 
 @triton.jit

@@ -28,8 +28,9 @@ def along_axis(
 
 @triton.jit
 def along_axis_and_back(
-    x, matrix, inverse, factor, spectrum, out, columns,
+    x, matrix, inverse, factor, kept, flag, spectrum, out, columns,
     N: tl.constexpr, NP: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, KEEP: tl.constexpr,
+    FLAG: tl.constexpr,
 ):  # fmt: skip
     """Compute spectrum = matrix x and out = inverse (factor * spectrum) along the first axis, tiles as in `along_axis`.
 
@@ -43,7 +44,11 @@ def along_axis_and_back(
     if KEEP:
         tl.store(spectrum + place, coefficients, mask=keep)
     coefficients *= tl.load(factor + (n * (INNER // C))[:, None] + (column % INNER // C)[None, :], mask=keep, other=0.0)
-    tl.store(out + place, tl.dot(_square(inverse, n, N), coefficients, input_precision="tf32x3"), mask=keep)
+    result = tl.dot(_square(inverse, n, N), coefficients, input_precision="tf32x3")
+    if FLAG:
+        if tl.load(flag) != 0:
+            result = tl.load(kept + place, mask=keep, other=0.0).to(tl.float32)
+    tl.store(out + place, result, mask=keep)
 
 
 @triton.jit
