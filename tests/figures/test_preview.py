@@ -7,7 +7,8 @@ import pytest
 from matplotlib import image
 
 from fheat.data.orientation import reorient
-from fheat.figures.preview import preview_png
+from fheat.figures.preview import middle_planes as planes_half_way
+from fheat.figures.preview import plane_at, preview_png
 from fheat.io import Volume
 from tests.grids import affines
 
@@ -114,6 +115,28 @@ def test_every_panel_shows_its_plane_to_scale_and_upright_with_the_contour_on_it
         assert bright[top:bottom, first:last].mean() > 0.95
         assert np.abs(extent(hits) - expected).max() < 4
         assert not hits[top + 9 : bottom - 9, first + 9 : last - 9].any()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 1.0])
+def test_middle_planes_halve_the_labelled_voxels(order, share):
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        labels = np.asarray(3 * (random.random(random.integers(1, 20, 3)) < share), np.uint8, order=order)[::-1]
+        for axis, place in enumerate(planes_half_way(labels)):
+            counts = (labels > 0).sum(axis=tuple({0, 1, 2} - {axis}))
+            if counts.any():
+                assert 2 * counts[:place].sum() < counts.sum() <= 2 * counts[: place + 1].sum()
+            else:
+                assert place == labels.shape[axis] // 2
+
+
+def test_a_plane_of_a_scan_as_nifti_has_it_is_no_copy():
+    scan = np.asfortranarray(np.arange(60).reshape(3, 4, 5))
+    for axis in range(3):
+        plane = plane_at(scan, axis, 2)
+        assert np.array_equal(plane, scan.take(2, axis))
+        assert np.shares_memory(plane, scan)
 
 
 def test_without_a_mask_the_middle_of_the_scan_is_shown():

@@ -56,7 +56,7 @@ def preview_png(
     scan, labels = reorient(image, "RAS"), reorient(mask, "RAS").data
     true = None if reference is None else reorient(reference, "RAS").data
     voxels = scan.data[..., 0] if scan.data.ndim == 4 else scan.data
-    middle = [middle_plane(labels, axis) for axis in range(3)]
+    middle = middle_planes(labels)
     low, high = np.percentile(voxels[::4, ::4, ::4], window)
     values = [int(value) for value in np.flatnonzero(label_counts(labels)) if value]
     colours = plt.get_cmap("Set1")(np.arange(len(values)) % 9)
@@ -68,14 +68,15 @@ def preview_png(
     figure, axes = plt.subplots(1, 3, figsize=(12, height), dpi=100, layout="constrained")
     for plot, (name, axis, _), (left, right, lower, upper) in zip(axes, PLANES, SIDES, strict=True):
         across, up = (scan.spacing[other] for other in range(3) if other != axis)
-        plot.imshow(voxels.take(middle[axis], axis).T, "gray", origin="lower", vmin=low, vmax=high, aspect=up / across)
-        section = labels.take(middle[axis], axis).T
+        place = middle[axis]
+        grey, section = plane_at(voxels, axis, place).T, plane_at(labels, axis, place).T
+        plot.imshow(grey, "gray", origin="lower", vmin=low, vmax=high, aspect=up / across)
         for colour, value in zip(colours, values, strict=True):
             if (section == value).any() and min(section.shape) > 1:
                 plot.contour(section == value, [0.5], colors=[colour], linewidths=1.2)
         if true is not None:
-            draw_contours(plot, true.take(middle[axis], axis).T, REFERENCE_COLOUR, dashed=True)
-        plot.set(title=f"{name} {middle[axis]}\n{upper}", xlabel=lower, xticks=[], yticks=[])
+            draw_contours(plot, plane_at(true, axis, place).T, REFERENCE_COLOUR, dashed=True)
+        plot.set(title=f"{name} {place}\n{upper}", xlabel=lower, xticks=[], yticks=[])
         plot.set_ylabel(left, rotation=0, va="center", ha="right")
         plot.text(1.02, 0.5, right, transform=plot.transAxes, va="center")
     handles, texts = [], []
@@ -101,17 +102,17 @@ def contour_pngs(image: Volume, predicted: Volume, reference: Volume) -> list[tu
     scan, mask, true = (reorient(volume, "RAS") for volume in (image, predicted, reference))
     voxels = scan.data[..., 0] if scan.data.ndim == 4 else scan.data
     low, high = np.percentile(voxels[::4, ::4, ::4], (1, 99))
-    pictures = []
+    pictures, middle = [], middle_planes(true.data)
     for (name, axis, (first, last)), letters in zip(PLANES, SIDES, strict=True):
-        place = middle_plane(true.data, axis)
+        place = middle[axis]
         across, up = (scan.spacing[other] * voxels.shape[other] for other in range(3) if other != axis)
         canvas = plt.figure(figsize=(3.2, 3.2 * up / across), dpi=100)
         axes = canvas.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
-        section = voxels.take(place, axis).T
+        section = plane_at(voxels, axis, place).T
         axes.imshow(section, "gray", origin="lower", vmin=low, vmax=high, aspect="auto")
-        draw_contours(axes, true.data.take(place, axis).T, REFERENCE_COLOUR)
-        draw_contours(axes, mask.data.take(place, axis).T, PREDICTED_COLOUR)
+        draw_contours(axes, plane_at(true.data, axis, place).T, REFERENCE_COLOUR)
+        draw_contours(axes, plane_at(mask.data, axis, place).T, PREDICTED_COLOUR)
         for letter, (x, y, across, along) in zip(letters, _EDGES, strict=True):
             text = axes.text(x, y, letter, transform=axes.transAxes, color="white", size=8, ha=across, va=along)
             text.set_path_effects([patheffects.withStroke(linewidth=1.5, foreground="black")])
@@ -127,9 +128,29 @@ def draw_contours(axes: Any, section: Any, colour: str, *, dashed: bool = False)
             axes.contour(section == value, [0.5], colors=[colour], linewidths=1.3, linestyles="--" if dashed else "-")
 
 
-def middle_plane(labels: NDArray[np.uint8], axis: int) -> int:
-    """Return the plane that has as many labelled voxels before it as behind, or the middle one where there are none."""
-    counts = np.array([np.count_nonzero(labels.take(index, axis)) for index in range(labels.shape[axis])])
-    if not counts.any():
-        return int(labels.shape[axis]) // 2
-    return int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
+def plane_at(voxels: NDArray[Any], axis: int, place: int) -> NDArray[Any]:
+    """Return one plane as a view; `numpy.take` would copy a whole scan whose first axis is the fastest, as in NIfTI."""
+    plane: NDArray[Any] = np.moveaxis(voxels, axis, 0)[place]
+    return plane
+
+
+def middle_planes(labels: NDArray[np.uint8]) -> tuple[int, int, int]:
+    """Return for each axis the plane that has as many labelled voxels before it as behind, or the middle one.
+
+    Voxels are read once, in the order in which they lie in memory.
+    """
+    slowest = int(np.argmax(np.abs(labels.strides)))
+    others = [axis for axis in range(3) if axis != slowest]
+    counts = [np.zeros(length, np.int64) for length in labels.shape]
+    for place, plane in enumerate(np.moveaxis(labels, slowest, 0)):
+        solid = plane != 0
+        counts[slowest][place] = np.count_nonzero(solid)
+        if counts[slowest][place]:
+            for axis, along in zip(others, (1, 0), strict=True):
+                counts[axis] += solid.sum(axis=along)
+    x, y, z = (_half_way(one) for one in counts)
+    return x, y, z
+
+
+def _half_way(counts: NDArray[np.int64]) -> int:
+    return int(np.searchsorted(counts.cumsum(), counts.sum() / 2)) if counts.any() else len(counts) // 2

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fheat.data.preprocessing import Intensity, PreparedScan
-from fheat.figures.preview import middle_plane
+from fheat.figures.preview import middle_planes
 from fheat.inference.predictor import Predictor
 from fheat.inference.sliding import SlidingWindow
 from fheat.io.volume import Volume
@@ -91,7 +91,7 @@ def target_mask(predictor: Predictor, label: Volume) -> Tensor:
 def plane_of(image: Tensor, attention: Tensor, target: Tensor) -> Plane:
     """Return the plane to draw, cut out of volumes (X, Y, Z) on the grid that the network works on."""
     mask = target.numpy()
-    place = middle_plane(mask.astype(np.uint8), 2)
+    place = middle_planes(mask.astype(np.uint8))[2]
     voxels = image.numpy()
     low, high = np.percentile(voxels[::4, ::4, ::4], (1, 99))
     grey = np.clip((voxels[..., place] - low) / max(high - low, 1e-12), 0, 1)
