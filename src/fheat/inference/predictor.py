@@ -305,6 +305,7 @@ class Predictor:
             groups=self._groups,
             members=self.uncertainty == "disagreement",
             each=self._run.each,
+            fused=self._run.builds_kernels,
             progress=progress,
         )
 
