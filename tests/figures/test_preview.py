@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from fheat.data.classes import label_counts
 from fheat.data.orientation import reorient
+from fheat.data.planes import slowest_axis
 from fheat.figures.preview import middle_planes as planes_half_way
 from fheat.figures.preview import plane_at, preview_png
 from fheat.io import Volume
@@ -129,6 +131,13 @@ def test_middle_planes_halve_the_labelled_voxels(order, share):
                 assert 2 * counts[:place].sum() < counts.sum() <= 2 * counts[: place + 1].sum()
             else:
                 assert place == labels.shape[axis] // 2
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_labels_are_counted_whatever_their_order_in_memory(order):
+    labels = np.asarray(np.random.default_rng(0).integers(0, 256, (7, 5, 6)), np.uint8, order=order)[:, ::-1]
+    assert np.array_equal(label_counts(labels), np.bincount(labels.ravel(), minlength=256))
+    assert slowest_axis(labels) == {"C": 0, "F": 2}[order]
 
 
 def test_a_plane_of_a_scan_as_nifti_has_it_is_no_copy():

@@ -38,6 +38,26 @@ def test_windows_average_alike_on_both():
     assert (here - there.cpu()).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@torch.no_grad()
+def test_a_kernel_adds_windows_as_torch_does(half, activation):
+    torch.manual_seed(0)
+    net = torch.nn.Conv3d(1, 3, 3, padding=1).cuda()
+
+    def network(x):
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            return net(x)
+
+    image = torch.randn(1, 70, 61, 53, device="cuda")
+    options = {"weights": "gaussian", "activation": activation, "batch": 3}
+    expected, found = (
+        SlidingWindow(network, Windows((48, 40, 32), (17, 13, 9)), fused=fused, **options)(image)
+        for fused in (False, True)
+    )
+    assert (found - expected).abs().max() < 1e-5
+
+
 def test_scans_overlap_by_default_and_have_the_masks_of_scans_in_turn(tmp_path):
     torch.manual_seed(0)
     model = create_model("fheat_seg", patch_size=(48, 48, 48)).eval()

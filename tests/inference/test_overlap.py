@@ -16,7 +16,7 @@ import torch
 from fheat import Card, Predictor, create_model
 from fheat.cli.main import main
 from fheat.data.phantom import phantom
-from fheat.inference import masks, stages
+from fheat.inference import masks, overlap, stages
 from fheat.inference.folder import predict_folder
 from fheat.inference.overlap import Overlap, in_background
 from fheat.inference.stages import FolderWatcher
@@ -44,6 +44,17 @@ def scans(tmp_path):
         write_nifti(phantom(seed, (34, 24, length)).image, tmp_path / "scans" / f"case{seed}.nii.gz")
     (tmp_path / "scans" / "case1b.nii.gz").write_bytes(b"no scan")
     return tmp_path / "scans"
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch):
+    """Let one scan be ahead and one behind, whatever the machine; return a function that sets another number."""
+
+    def let(count):
+        monkeypatch.setattr(overlap, "scans_beside", lambda: count)
+
+    let(1)
+    return let
 
 
 class Log(FolderWatcher):
@@ -98,10 +109,12 @@ def facts(out):
 @pytest.mark.parametrize(
     "options", [{}, {"largest_component": True, "probabilities": True, "uncertainty": "entropy"}], ids=["plain", "maps"]
 )
-def test_files_and_record_are_those_of_scans_in_turn(scans, tmp_path, options):
-    for overlap in (False, True):
+@pytest.mark.parametrize("count", [1, 3])
+def test_files_and_record_are_those_of_scans_in_turn(scans, tmp_path, options, count, beside):
+    beside(count)
+    for both in (False, True):
         predictor = predictor_of(**options)
-        record = predict_folder(predictor, scans, tmp_path / str(overlap), overlap=overlap)
+        record = predict_folder(predictor, scans, tmp_path / str(both), overlap=both)
         assert [scan.id for scan in record.cases] == [f"case{i}" for i in range(4)]
         assert list(record.refused) == ["case1b"]
     assert facts(tmp_path / "True") == facts(tmp_path / "False")
@@ -150,6 +163,68 @@ def test_one_scan_is_ahead_and_one_behind(scans, tmp_path, log):
         ("ahead", "case3"),
     ]
     assert [case for what, case in log.events if what == "told"] == ["case0", "case1", "case1b", "case2", "case3"]
+
+
+def test_several_scans_are_ahead_and_several_behind(scans, tmp_path, log, beside, monkeypatch):
+    """Masks are written only when the last scan is in the network, and all are read ahead but the first."""
+    (scans / "case1b.nii.gz").unlink()
+    beside(3)
+    last, write = threading.Event(), masks.write_nifti
+    log.during = lambda case: last.set() if case == "case3" else None
+    monkeypatch.setattr(masks, "write_nifti", lambda volume, path: last.wait(LONG) and write(volume, path))
+    predictor = predictor_of()
+    record = predict_folder(predictor, scans, tmp_path / "out", preview=False, watcher=log, overlap=True)
+    assert {case for what, case in log.events if what == "reading"} == {"case0"}
+    assert {case for what, case in log.events if what == "ahead"} == {"case1", "case2", "case3"}
+    assert [scan.id for scan in record.cases] == [f"case{i}" for i in range(4)]
+    told = [case for what, case in log.events if what == "told"]
+    assert told == [f"case{i}" for i in range(4)]
+    assert log.events.index(("windows", "case3")) < log.events.index(("told", "case0"))
+    voxels = [34 * 24 * length for length in LENGTHS]
+    ahead = [(3 - number) * 4 * voxels[0] for number in range(4)]
+    behind = [sum(3 * count for count in voxels[:number]) for number in range(4)]
+    assert [log.bounds[f"case{i}"].others for i in range(4)] == [a + b for a, b in zip(ahead, behind, strict=True)]
+
+
+def test_as_many_scans_are_ahead_as_there_is_memory_for(scans, tmp_path, log, beside, monkeypatch):
+    (scans / "case1b.nii.gz").unlink()
+    beside(3)
+    limit = 2 * 4 * 34 * 24 * LENGTHS[0]  # two scans while they are read
+    for room in (stages, overlap):
+        monkeypatch.setattr(room, "fits", lambda bound, others=0: others <= limit)
+    record = predict_folder(predictor_of(), scans, tmp_path / "out", preview=False, watcher=log, overlap=True)
+    assert [scan.id for scan in record.cases] == [f"case{i}" for i in range(4)]
+    assert log.bounds["case0"].others == limit
+    assert max(bound.others for bound in log.bounds.values()) <= limit
+    assert {case for what, case in log.events if what == "ahead"} >= {"case1", "case2"}
+
+
+def test_where_memory_ends_what_was_read_ahead_is_left_to_its_turn(scans, tmp_path, log, beside, monkeypatch):
+    (scans / "case1b.nii.gz").unlink()
+    beside(2)
+    expected = predict_folder(predictor_of(), scans, tmp_path / "expected", preview=False)
+    del log.events[:]
+    asked = []
+
+    def scarce(bound, others=0):
+        asked.append(others)
+        return others == 0 or len(asked) < 3  # the first scan and what is ahead of it still fit
+
+    monkeypatch.setattr(stages, "fits", scarce)
+    monkeypatch.setattr(overlap, "fits", scarce)
+    record = predict_folder(predictor_of(), scans, tmp_path / "out", preview=False, watcher=log, overlap=True)
+    assert [scan.mask_sha256 for scan in record.cases] == [scan.mask_sha256 for scan in expected.cases]
+    read = [event for event in log.events if event[0] in ("reading", "ahead")]
+    assert sorted(read[:3]) == [("ahead", "case1"), ("ahead", "case2"), ("reading", "case0")]
+    assert read[3:] == [("reading", "case2"), ("reading", "case3")]
+    assert [log.bounds[f"case{i}"].others > 0 for i in range(4)] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("cores", "count"), [(None, 1), (2, 1), (8, 2), (16, 4), (96, 4)])
+def test_how_many_scans_are_beside_one(cores, count, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert overlap.scans_beside() == count
 
 
 def test_a_scan_larger_than_those_before_is_read_in_its_turn(scans, tmp_path, log):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fheat.data.case import Dataset
+from fheat.data.planes import slowest_axis
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
 
@@ -117,7 +118,7 @@ def _regions(dataset: Dataset) -> Classes:
 def label_counts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the number of voxels of each value from 0 to 255."""
     counts = np.zeros(LARGEST_VALUE + 1, dtype=np.int64)
-    for plane in labels:  # counting converts to 64 bits
+    for plane in np.moveaxis(labels, slowest_axis(labels), 0):  # one at a time, as counting converts to 64 bits
         counts += np.bincount(plane.ravel(order="K"), minlength=LARGEST_VALUE + 1)
     return counts
 

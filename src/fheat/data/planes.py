@@ -1,8 +1,11 @@
-"""How many planes of a volume are worked on at a time, so that memory follows the plane and not the volume."""
+"""Volumes plane by plane, and how many planes are worked on at a time, so that memory follows the plane."""
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 _VALUES_AT_ONCE: Final = 2**20
 """Number of float32 values of planes that are read or handed on together: 4 MiB."""
@@ -35,3 +38,11 @@ def planes_at_once(shape: Sequence[int], axis: int, channels: int, stored: Seque
     larger = list(map(max, shape, shape if stored is None else stored))
     planes = max(planes_within(_VALUES_AT_ONCE // channels, larger, axis), _LEAST_AT_ONCE)
     return max(planes * shape[axis] // larger[axis], 1)
+
+
+def slowest_axis(voxels: NDArray[Any]) -> int:
+    """Return the axis whose neighbours lie farthest apart in memory: plane after plane along it, memory is read once.
+
+    It is the last one of a volume as NIfTI stores it, and the first one of most arrays.
+    """
+    return int(np.argmax(np.abs(voxels.strides)))

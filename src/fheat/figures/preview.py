@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fheat.data.classes import label_counts
 from fheat.data.orientation import reorient
+from fheat.data.planes import slowest_axis
 from fheat.figures.plots import plt, png_bytes
 from fheat.io.volume import Volume
 
@@ -139,7 +140,7 @@ def middle_planes(labels: NDArray[np.uint8]) -> tuple[int, int, int]:
 
     Voxels are read once, in the order in which they lie in memory.
     """
-    slowest = int(np.argmax(np.abs(labels.strides)))
+    slowest = slowest_axis(labels)
     others = [axis for axis in range(3) if axis != slowest]
     counts = [np.zeros(length, np.int64) for length in labels.shape]
     for place, plane in enumerate(np.moveaxis(labels, slowest, 0)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
+from threading import Lock
 from typing import Final, Literal
 
 from fheat.data.case import Case
@@ -29,6 +30,8 @@ ENDINGS: Final[dict[MaskFormat, str]] = {"nifti": ".nii.gz", "seg": ".dcm", "rts
 """How the file of a mask ends."""
 MAPS: Final = ("probabilities", "uncertainty")
 """Maps that may be written beside a mask; each name is an attribute of `Predictor` and of `Prediction`."""
+_DRAWING: Final = Lock()
+"""Held while a picture is drawn: matplotlib's figures belong to one thread at a time, and take memory."""
 Changed = Literal["recompute", "refuse"]
 """Treatment of a scan that has a mask of ours of another scan, model or setting: it gets a new mask, or none."""
 
@@ -202,7 +205,8 @@ class Masks:
 
                 scan = source.volume if isinstance(source, Series) else source
                 window = self.preview.window
-                png = preview_png(scan, prediction.mask, labels, reference=reference, window=window)
+                with _DRAWING:
+                    png = preview_png(scan, prediction.mask, labels, reference=reference, window=window)
                 write_file(self.folder / f"{case.id}.png", png)
             for name, path in zip(self.maps, self.paths(case)[1:], strict=True):
                 write_nifti(getattr(prediction, name), path)
