@@ -44,7 +44,7 @@ def test_a_large_cohort_is_links_to_a_few_scans(tmp_path):
 
 
 def test_both_ways_give_the_masks_of_every_scan(scans, monkeypatch, tmp_path):
-    monkeypatch.setattr(SlidingWindow, "logits", SlidingWindow.logits)  # which the program replaces
+    monkeypatch.setattr(SlidingWindow, "forward", SlidingWindow.forward)  # which the program replaces
     order = {"model": scans.model, "scans": str(scans.folder / "scans"), "count": 3, "shape": list(SHAPE)}
     order |= {"device": "cpu", "precision": "float32", "stride": None}
     found = [
@@ -64,13 +64,13 @@ def test_the_meter_counts_the_network_alone(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metered.time, "perf_counter", lambda: now[0])
 
-    def logits(window, x):
+    def forward(window, x):
         now[0] += 2.0
         return x + window
 
-    monkeypatch.setattr(metered, "_LOGITS", logits)
+    monkeypatch.setattr(metered, "_FORWARD", forward)
     meter = metered.Meter("cpu")
-    assert [meter.logits(1, x) for x in (1, 2)] == [2, 3]
+    assert [meter.forward(1, x) for x in (1, 2)] == [2, 3]
     now[0] += 100
     assert meter.seconds() == 4.0
 

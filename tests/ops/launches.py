@@ -151,18 +151,6 @@ def run_iteration() -> None:
         sum(part.sum() for part in voxel_sums(logits, target)).backward()
 
 
-def run_windows() -> None:
-    """Add windows of two and of five classes to the sums of a volume, after each activation."""
-    from fheat.ops.kernels.windows import add_window
-
-    for channels, dtype in ((2, torch.float32), (2, torch.bfloat16), (5, torch.bfloat16)):
-        sums, weights = torch.zeros(channels, *PATCH), torch.zeros(1, *PATCH)
-        for activation in ("softmax", "sigmoid", "none"):
-            add_window(
-                torch.zeros(channels, *PATCH, dtype=dtype), weights[0], 1.0, sums, weights, (0, 0, 0), activation
-            )
-
-
 def run_widths(arch: int) -> None:
     """Run convolution blocks of FHEAT-Seg-L as on a GPU with the shared memory of an architecture.
 
@@ -220,7 +208,6 @@ def compile_recorded() -> None:
     with recorded() as found:
         run_networks()
         run_iteration()
-        run_windows()
     done = set()
     for one in largest(found):
         options, name = dict(one.options), (one.module, one.kernel)

@@ -56,16 +56,16 @@ class Meter:
         self._seconds = 0.0
         self._events: list[tuple[Any, Any]] = []
 
-    def logits(self, window: SlidingWindow, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, window: SlidingWindow, x: torch.Tensor) -> torch.Tensor:
         """Run the network of a sliding window on a batch, and measure it."""
         if not self._cuda:
             begin = time.perf_counter()
-            y = _LOGITS(window, x)
+            y = _FORWARD(window, x)
             self._seconds += time.perf_counter() - begin
             return y
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         first.record()
-        y = _LOGITS(window, x)
+        y = _FORWARD(window, x)
         last.record()
         self._events.append((first, last))
         return y
@@ -77,7 +77,7 @@ class Meter:
         return self._seconds + sum(float(first.elapsed_time(last)) / 1000 for first, last in self._events)
 
 
-_LOGITS = SlidingWindow.logits
+_FORWARD = SlidingWindow.forward
 
 
 def main(order: Order) -> Found:
@@ -86,7 +86,7 @@ def main(order: Order) -> Found:
     predictor = _predictor(order)
     _warm_up(predictor, order)
     meter = Meter(order["device"])
-    SlidingWindow.logits = lambda self, x: meter.logits(self, x)  # type: ignore[method-assign]
+    SlidingWindow.forward = lambda self, x: meter.forward(self, x)  # type: ignore[method-assign]
     begin = time.perf_counter()
     record = predict_folder(predictor, order["scans"], order["out"], overlap=order["overlap"])
     wall = time.perf_counter() - begin

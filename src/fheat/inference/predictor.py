@@ -305,7 +305,6 @@ class Predictor:
             groups=self._groups,
             members=self.uncertainty == "disagreement",
             each=self._run.each,
-            fused=self._run.builds_kernels,
             progress=progress,
         )
 

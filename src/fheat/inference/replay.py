@@ -85,11 +85,6 @@ class Replay:
         return self._precision if self._is_much() else self._first_precision
 
     @property
-    def builds_kernels(self) -> bool:
-        """Whether so many windows come that kernels around the network pay, too."""
-        return self._is_much()
-
-    @property
     def _first_precision(self) -> str:
         return "bfloat16" if self._precision == "bfloat16" else "float32"
 

@@ -57,10 +57,6 @@ class Runtime(Protocol):
     def each(self) -> Each | None:
         """A function for windows one by one, faster than batches of them; None where batches are not slower."""
 
-    @property
-    def builds_kernels(self) -> bool:
-        """Whether so many windows come that kernels around the network pay, too."""
-
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
 
@@ -80,7 +76,6 @@ class TorchRuntime:
     name = "torch"
     precision = "float32"
     each = None
-    builds_kernels = False
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -116,8 +111,6 @@ class CompiledRuntime:
         precision: bfloat16 is for OpenVINO; `auto` is float32, which keeps the masks of torch.
         batch: number of windows that come together.
     """
-
-    builds_kernels = False
 
     def __init__(
         self,

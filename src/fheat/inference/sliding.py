@@ -10,14 +10,13 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, islice
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from fheat.data.planes import planes_at_once
 from fheat.inference.windows import LARGEST_BATCH, Triple, Weights, Windows, window_weights
-from fheat.ops import kernels
 from fheat.system.progress import Progress
 from fheat.system.threads import one_thread
 
@@ -27,8 +26,6 @@ Activation = Literal["softmax", "sigmoid", "difference", "none"]
 _AXES = (2, 3, 4)
 _FILLING: Final = 2.0**-20
 """Factor to the weight of windows that hardly count where there is another; a power of two, which rounds nothing."""
-_MOST_CHANNELS: Final = 16
-"""Largest number of channels of windows that the kernel adds, which has the code of each channel written out."""
 _EVERY_FLIP = tuple(chain.from_iterable(combinations(_AXES, count) for count in range(4)))
 
 
@@ -66,8 +63,6 @@ class SlidingWindow:
     each: Callable[[Iterable[Tensor]], Iterator[Tensor]] | None = None
     """A function in the place of `network` that maps windows (1, C, *size) one by one and in order, while later ones
     run. Flips go through `network`."""
-    fused: bool = False
-    """Whether a kernel may add windows to the sums on a GPU; it takes a second to build. Results change by rounding."""
     progress: Progress | None = None
     """A function called after each forward pass with the number of windows done and their total."""
 
@@ -155,69 +150,37 @@ class SlidingWindow:
 
     def _visit(self, slab: "_Slab", windows: list[tuple[Triple, float]], total: int) -> None:
         """Add the windows at these corners of the slab, each with a factor to its weight."""
-        size, done = self.windows.size, 0
-        by_kernel = self._by_kernel(slab.image)
-        forward = self.logits if by_kernel else self.forward
+        size, weight = self.windows.size, self._weight.to(slab.image.device)
+        todo = [(_box(corner, size), factor) for corner, factor in windows]
         together = nullcontext() if self.each is None or self.flips else one_thread()
-        images = (slab.image[:, *_box(corner, size)] for corner, _ in windows)
-        with together, closing(self._outputs(images, forward)) as outputs:
+        done = 0
+        with together, closing(self._outputs(slab.image[:, *box] for box, _ in todo)) as outputs:
             for output in outputs:
-                add = self._add_logits if by_kernel else self._add
-                if by_kernel and output.shape[1] > _MOST_CHANNELS:
-                    output, add = self._averaged(output), self._add
-                for one, (corner, factor) in zip(output, windows[done : done + len(output)], strict=True):
-                    add(slab, one, corner, factor)
+                for average, (box, factor) in zip(output, todo[done : done + len(output)], strict=True):
+                    scaled = weight if factor == 1 else factor * weight
+                    plain = self.weights == "constant" and factor == 1
+                    slab.add(box, average if plain else average * scaled, scaled)
                 done += len(output)
                 slab.visited += len(output)
                 if self.progress is not None:
                     self.progress(slab.visited, total)
-        if done != len(windows):
-            raise ValueError(f"`each` returned {done} of {len(windows)} windows: it must return one for each")
+        if done != len(todo):
+            raise ValueError(f"`each` returned {done} of {len(todo)} windows: it must return one for each")
 
-    def _add(self, slab: "_Slab", average: Tensor, corner: Triple, factor: float) -> None:
-        """Add what is averaged of the window at a corner of the slab, (K, *size), with a factor to its weight."""
-        weight = self._weight_on(average.device)
-        scaled = weight if factor == 1 else factor * weight
-        plain = self.weights == "constant" and factor == 1
-        slab.add(_box(corner, self.windows.size), average if plain else average * scaled, scaled)
-
-    def _add_logits(self, slab: "_Slab", logits: Tensor, corner: Triple, factor: float) -> None:
-        """Do the same from logits, by a kernel."""
-        from fheat.ops.kernels.windows import add_window  # Triton takes a second to import
-
-        slab.begin(logits)
-        activation = cast(Literal["softmax", "sigmoid", "none"], self.activation)
-        add_window(logits, self._weight_on(logits.device), factor, slab.sums, slab.weights, corner, activation)
-
-    def _by_kernel(self, image: Tensor) -> bool:
-        """Return whether logits go to the kernel: those of plain windows, each with a single prediction."""
-        single = self.each is None and not self.flips and self.groups == 1 and self.activation != "difference"
-        return self.fused and single and kernels.usable(image)
-
-    def _outputs(self, windows: Iterator[Tensor], forward: Callable[[Tensor], Tensor]) -> Generator[Tensor, None, None]:
-        """Yield the results of `forward` for these windows, (C, *size), in order, a batch at a time, (B, K, *size); or
-        what is averaged of each, where `each` runs them."""
+    def _outputs(self, windows: Iterator[Tensor]) -> Generator[Tensor, None, None]:
+        """Yield what is averaged of these windows, (C, *size), in order: one or a batch at a time, (B, K, *size)."""
         if self.each is not None and not self.flips:
             average = None
             for output in self.each(window[None] for window in windows):
-                average = self._averaged(self._checked(output, 1), place=average)
+                average = self._averaged(output, place=average)
                 yield average
             return
         while group := list(islice(windows, self.batch)):
-            yield forward(torch.stack(group))
-
-    def _weight_on(self, device: torch.device) -> Tensor:
-        if device not in self._weight:
-            self._weight[device] = window_weights(self.windows.size, self.weights).to(device)
-        return self._weight[device]
+            yield self.forward(torch.stack(group))
 
     @cached_property
-    def _weight(self) -> dict[torch.device, Tensor]:
-        return {}
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Map a batch of windows, (B, C, *size), by the network, to (B, K, *size)."""
-        return self._checked(self.network(x), len(x))
+    def _weight(self) -> Tensor:
+        return window_weights(self.windows.size, self.weights)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size), J times K more with J members."""
@@ -237,23 +200,19 @@ class SlidingWindow:
         return torch.cat([mean[:, :classes], *(one[:, classes:] if self.groups > 1 else one for one in every)], dim=1)
 
     def _activated(self, x: Tensor) -> Tensor:
-        return self._averaged(self.logits(x))
+        return self._averaged(self.network(x), len(x))
 
-    def _checked(self, y: Tensor, count: int) -> Tensor:
-        """Return the output of the network for `count` windows, or raise an error where it does not fit them."""
+    def _averaged(self, y: Tensor, count: int = 1, place: Tensor | None = None) -> Tensor:
+        """Return what is averaged of the output of the network for `count` windows.
+
+        That may be written to `place`, the result of the call before: memory that is taken anew for every window costs
+        more than what is computed in it.
+        """
         if len(y) != count or tuple(y.shape[2:]) != self.windows.size:
             size = self.windows.size
             raise ValueError(f"the network maps {count} windows of {size} to {tuple(y.shape)}: expected the same grid")
         if self.activation == "difference" and y.shape[1] != 1:
             raise ValueError(f"activation='difference' takes one channel, not the {y.shape[1]} of this network")
-        return y
-
-    def _averaged(self, y: Tensor, place: Tensor | None = None) -> Tensor:
-        """Return what is averaged of an output of the network.
-
-        That may be written to `place`, the result of the call before: memory that is taken anew for every window costs
-        more than what is computed in it.
-        """
         y = y.float()
         if self.activation == "none":
             return y
@@ -288,15 +247,11 @@ class _Slab:
             self.image = planes.new_zeros((channels, *self.shape), dtype=torch.float32)
         self.image[place] = planes
 
-    def begin(self, values: Tensor) -> None:
-        """Make the sums, with as many channels as `values` has, before the first window."""
-        if self._empty:
-            self.sums = values.new_zeros((values.shape[0], *self.shape), dtype=torch.float32)
-            self.weights = values.new_zeros((1, *self.shape), dtype=torch.float32)
-            self._empty = False
-
     def add(self, box: tuple[slice, ...], values: Tensor, weight: Tensor) -> None:
-        self.begin(values)
+        if self._empty:
+            self.sums = values.new_zeros((values.shape[0], *self.shape))
+            self.weights = values.new_zeros((1, *self.shape))
+            self._empty = False
         self.sums[:, *box] += values
         self.weights[:, *box] += weight
 
