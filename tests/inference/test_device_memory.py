@@ -2,14 +2,17 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fheat.inference import device_memory, replay
+from fheat import Predictor
+from fheat.inference import device_memory, replay, sliding
 from fheat.inference.device_memory import batch_on, fitting_batch, graph_sizes, is_out_of_memory
 from fheat.inference.memory import activation_bytes
 from fheat.inference.replay import Replay
+from fheat.io import Volume
 
 GIB = 2**30
 SHAPE = torch.Size([1, 4, 4, 4])
@@ -174,3 +177,17 @@ def test_an_error_that_follows_from_missing_memory_is_one_of_memory():
     later.__context__ = torch.OutOfMemoryError("CUDA out of memory")
     assert is_out_of_memory(later)
     assert not is_out_of_memory(RuntimeError("CUDA error: operation not permitted when stream is capturing"))
+
+
+def test_the_bound_has_room_for_kernels_where_so_many_windows_come_that_they_are_built(monkeypatch):
+    run = Replay(Windows(), "float32", batch=16)
+    run.expect(replay.VOXELS_WORTH_KERNELS - 1, SHAPE)
+    assert run.kernel_bytes == 0
+    run.expect(replay.VOXELS_WORTH_KERNELS, SHAPE)
+    assert run.kernel_bytes == 2**29
+    windows = sliding.Windows((16, 16, 16), (8, 8, 8))
+    predictor = Predictor(nn.Conv3d(1, 2, 1), windows=windows, runtime="torch")
+    scan = Volume(np.zeros((20, 20, 20), np.float32), np.eye(4))
+    without = predictor.memory(scan)
+    monkeypatch.setattr(predictor._run, "kernel_bytes", 2**29, raising=False)
+    assert predictor.memory(scan).program == pytest.approx(without.program + 2**29, abs=2**24)

@@ -171,7 +171,7 @@ def test_every_runtime_follows_the_protocol():
     every = [choose_runtime(model, "torch", CPU), Replay(model, "float32")]
     every += [CompiledRuntime(model, name) for name in ("onnx", "openvino") if not runtimes.missing_packages(name)]
     members = [name for name in vars(runtimes.Runtime) if name == "__call__" or not name.startswith("_")]
-    assert sorted(members) == ["__call__", "each", "expect", "name", "precision", "prepare", "rehearse"]
+    assert sorted(members) == ["__call__", "each", "expect", "kernel_bytes", "name", "precision", "prepare", "rehearse"]
     for runtime in every:
         assert all(hasattr(runtime, member) for member in members)
         assert (runtime.name in ("torch", "onnx", "openvino"), runtime.precision) == (True, "float32")

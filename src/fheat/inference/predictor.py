@@ -254,7 +254,7 @@ class Predictor:
                 self._expect(scan, to_come)
                 channels, activations = self._trial(scan.channels)
             classes = 2 if self._one_logit else channels
-            program = self._program
+            program = self._program + self._run.kernel_bytes
         bound = memory_bound(
             sliding,
             scan,

@@ -34,6 +34,9 @@ process has built them, and 30 s where none has."""
 VOXELS_WORTH_A_GRAPH: Final = 1_000_000_000
 """Number of voxels that fill up a graph for nothing before a smaller one, which takes 4 s to capture on an NVIDIA H200,
 is captured."""
+_KERNEL_BYTES: Final = 512 * 2**20
+"""Bytes of this machine's memory that building kernels and capturing graphs may take. On an NVIDIA H200 FHEAT-Seg took
+about 400 MB, most of it by Triton's compiler."""
 _ROUNDING = RLock()
 _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 """A captured forward pass, the tensor it reads and the tensor it writes."""
@@ -83,6 +86,11 @@ class Replay:
     def precision(self) -> str:
         """Precision of the next window; `auto` where there are many and none has decided it yet."""
         return self._precision if self._is_much() else self._first_precision
+
+    @property
+    def kernel_bytes(self) -> int:
+        """Bytes of this machine's memory that building kernels and graphs may take."""
+        return _KERNEL_BYTES if self._is_much() else 0
 
     @property
     def _first_precision(self) -> str:

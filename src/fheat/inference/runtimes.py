@@ -57,6 +57,10 @@ class Runtime(Protocol):
     def each(self) -> Each | None:
         """A function for windows one by one, faster than batches of them; None where batches are not slower."""
 
+    @property
+    def kernel_bytes(self) -> int:
+        """Bytes of this machine's memory that kernels and graphs, which the first windows build, may take."""
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map a batch of windows."""
 
@@ -76,6 +80,7 @@ class TorchRuntime:
     name = "torch"
     precision = "float32"
     each = None
+    kernel_bytes = 0
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -111,6 +116,8 @@ class CompiledRuntime:
         precision: bfloat16 is for OpenVINO; `auto` is float32, which keeps the masks of torch.
         batch: number of windows that come together.
     """
+
+    kernel_bytes = 0
 
     def __init__(
         self,
