@@ -55,8 +55,10 @@ def test_openvino_is_imported_without_the_package_that_reports_its_use():
     assert run(begin + "print('openvino_telemetry' not in sys.modules and bool(ov.Core().available_devices))") == "True"
 
 
-def test_openvino_is_imported_in_one_place():
-    direct = re.compile(r"^\s*(import openvino\b|from openvino import)|import_module\(.openvino.\)", re.MULTILINE)
+def test_openvino_is_imported_and_its_core_made_in_one_place():
+    direct = re.compile(
+        r"^\s*(import openvino\b|from openvino import)|import_module\(.openvino.\)|\bCore\(\)", re.MULTILINE
+    )
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     found = {path.name for path in files if direct.search(path.read_text())}
     assert found == {"imports.py"}

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -115,3 +117,30 @@ def test_a_signal_during_a_deletion_is_not_lost():
             time.sleep(0.01)
 
     assert stopped(work) == (143,)
+
+
+OPENVINO = """
+import signal, threading
+import numpy as np
+from fheat.system.imports import import_openvino, openvino_core
+import_openvino()
+from openvino import Model, opset8
+x = opset8.parameter([1, 3], np.float32)
+compiled = [openvino_core().compile_model(Model([opset8.relu(x)], [x]), "CPU")]
+compiled[0](np.zeros((1, 3), np.float32))
+deleting = threading.Thread(target=compiled.clear)
+deleting.start()
+deleting.join()
+assert openvino_core() is openvino_core()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_after_another_thread_dropped_what_openvino_compiled_is_no_segmentation_fault():
+    """With a Core of its own for each network, this process ended with signal 11."""
+    pytest.importorskip("openvino")
+    done = subprocess.run([sys.executable, "-c", OPENVINO], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

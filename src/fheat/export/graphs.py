@@ -16,7 +16,7 @@ from torch.export import Dim
 from fheat.export.recipe import INPUT, KEY, OUTPUT, Recipe
 from fheat.inference.compilers import Forward, onnx_model, openvino_model
 from fheat.system.files import WEIGHTS_LIMIT, read_capped
-from fheat.system.imports import import_openvino
+from fheat.system.imports import import_openvino, openvino_core
 
 MOST_STEPS = 64
 """A graph for any size is made for axes of up to so many steps."""
@@ -104,7 +104,7 @@ class OpenVino:
 
     def load(self, files: Files) -> Forward:
         """Return the files compiled for this CPU."""
-        core = import_openvino().Core()
+        core = openvino_core()
         model = core.read_model(files[".xml"], files[".bin"])
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         return lambda x: torch.from_numpy(compiled({INPUT: x.numpy()})[OUTPUT].copy())

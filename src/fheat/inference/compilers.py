@@ -27,7 +27,7 @@ from fheat.inference.ledger import options_text, weights_digest
 from fheat.inference.opening import Plan, opened_requests, openvino_options, run_first_windows
 from fheat.nn.layers import has_hooks
 from fheat.system.cache import is_cached, read_cached, write_cached
-from fheat.system.imports import import_openvino
+from fheat.system.imports import import_openvino, openvino_core
 from fheat.system.machine import installed_version, processor_features
 from fheat.system.threads import one_thread, usual_threads
 
@@ -151,7 +151,7 @@ def onnx_model(network: nn.Module, example: Tensor, **options: Any) -> Any:
 def openvino_bytes(network: nn.Module, example: Tensor, plan: Plan) -> bytes:
     """Return the network traced, converted and compiled by OpenVINO for the example's shape, as it stores it."""
     model = openvino_model(network, example)
-    compiled = import_openvino().Core().compile_model(model, "CPU", openvino_options(plan))
+    compiled = openvino_core().compile_model(model, "CPU", openvino_options(plan))
     content: bytes = compiled.export_model().getvalue()
     return content
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fheat.system.imports import import_openvino
+from fheat.system.imports import openvino_core
 
 
 class Plan(NamedTuple):
@@ -31,7 +31,7 @@ def opened_requests(content: bytes, plan: Plan) -> list[Any]:
 
     There is one request more, for a window that waits, so that no thread does.
     """
-    compiled = import_openvino().Core().import_model(content, "CPU", openvino_options(plan))
+    compiled = openvino_core().import_model(content, "CPU", openvino_options(plan))
     ahead = 1
     return [compiled.create_infer_request() for _ in range(min(plan.batch, plan.threads) + ahead)]
 

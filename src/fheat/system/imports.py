@@ -1,10 +1,15 @@
 """Imports that leave out what nobody wants: packages that take long, and one that reports its use to its makers."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
-from typing import Any
+from threading import Lock
+from typing import Any, Final
+
+_MAKING: Final = Lock()
 
 
 def import_nibabel() -> None:
@@ -24,6 +29,22 @@ def import_openvino() -> Any:
     """
     with _hidden("openvino_telemetry"):
         return import_module("openvino")
+
+
+def openvino_core() -> Any:
+    """Return the one `openvino.Core` of this process, which stays until the process ends.
+
+    A Core gives the thread that first uses it a stack for signal handlers, and frees that stack when it is deleted. If
+    another thread deletes it, the first one keeps the address, and the next signal, such as Ctrl-C, ends the process
+    with a segmentation fault.
+    """
+    with _MAKING:
+        return _core_of(os.getpid())  # a forked process cannot use the threads of its parent's
+
+
+@cache
+def _core_of(process: int) -> Any:
+    return import_openvino().Core()
 
 
 @contextmanager
