@@ -41,7 +41,7 @@ from fheat.experiments.items.cost import cost_rows
 from fheat.inference.compilers import openvino_model
 from fheat.inference.runtimes import CompiledRuntime
 from fheat.ops import kernels
-from fheat.system.imports import import_openvino
+from fheat.system.imports import openvino_core
 from fheat.system.machine import machine
 
 SIZE = (112, 112, 80)
@@ -209,7 +209,7 @@ def compiled(network: nn.Module, how: str, x: Tensor) -> Callable[[Tensor], Tens
 def as_traced(network: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the network as OpenVINO compiles it without any change, for windows of the shape of x."""
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "NUM_STREAMS": 1}
-    run = import_openvino().Core().compile_model(openvino_model(network, x), "CPU", options)
+    run = openvino_core().compile_model(openvino_model(network, x), "CPU", options)
     return lambda window: torch.from_numpy(run(window.numpy())[0])
 
 
