@@ -1,6 +1,8 @@
 """Folders of scans from Python: the masks of `segment`, what is kept and refused, and what a watcher hears."""
 
 import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from math import prod
 
@@ -253,3 +255,37 @@ def test_an_error_that_says_little_refuses_its_scan_alone(predictor, scans, tmp_
     record = predict_folder(predictor, scans, tmp_path / "out", preview=False)
     assert [scan.id for scan in record.cases] == ["case1"]
     assert record.refused["case0"].endswith(f"case0.nii.gz: {says}; give the kind of scan the model was trained on")
+
+
+PICTURE = """
+import sys, threading
+import numpy as np
+from torch import nn
+from fheat import Predictor
+from fheat.inference import stages
+from fheat.inference.folder import predict_folder
+from fheat.inference.windows import Windows
+from fheat.io import Volume, write_nifti
+
+write_nifti(Volume(np.zeros((16, 16, 16), np.int16), np.eye(4)), sys.argv[1] + "/scan.nii.gz")
+predictor = Predictor(nn.Conv3d(1, 2, 1), windows=Windows((8, 8, 8), (8, 8, 8)), runtime="torch")
+assert "matplotlib" not in sys.modules
+run = predictor.run_windows
+
+def run_windows(*rest, **named):
+    for thread in threading.enumerate():
+        if thread.name == "importing":
+            thread.join()
+    print("fheat.figures.preview" in sys.modules)
+    return run(*rest, **named)
+
+object.__setattr__(predictor, "run_windows", run_windows)
+predict_folder(predictor, sys.argv[1], sys.argv[1] + "/masks", preview=sys.argv[2] == "yes")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preview", "imported"), [("yes", "True"), ("no", "False")])
+def test_what_draws_the_picture_is_imported_while_windows_run(preview, imported, tmp_path):
+    done = subprocess.run([sys.executable, "-c", PICTURE, str(tmp_path), preview], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, imported), done.stderr

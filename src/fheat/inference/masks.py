@@ -2,13 +2,15 @@
 
 import errno
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Final, Literal
 
 from fheat.data.case import Case
@@ -30,6 +32,7 @@ ENDINGS: Final[dict[MaskFormat, str]] = {"nifti": ".nii.gz", "seg": ".dcm", "rts
 """How the file of a mask ends."""
 MAPS: Final = ("probabilities", "uncertainty")
 """Maps that may be written beside a mask; each name is an attribute of `Predictor` and of `Prediction`."""
+_PREVIEW: Final = "fheat.figures.preview"
 _DRAWING: Final = Lock()
 """Held while a picture is drawn: matplotlib's figures belong to one thread at a time, and take memory."""
 Changed = Literal["recompute", "refuse"]
@@ -188,6 +191,12 @@ class Masks:
         """Return run.json, or the first of run-2.json, run-3.json, ... that does not exist."""
         names = chain(["run.json"], (f"run-{number}.json" for number in count(2)))
         return next(self.folder / name for name in names if not (self.folder / name).exists())
+
+    def get_ready(self) -> None:
+        """Import what draws pictures, in a thread that nobody waits for: it takes a fifth of a second, in which a
+        network leaves time for it."""
+        if self.preview is not None and _PREVIEW not in sys.modules:
+            Thread(target=import_module, args=(_PREVIEW,), name="importing", daemon=True).start()
 
     def write(
         self,

@@ -159,6 +159,7 @@ class Stages:
     def segment(self, read: ReadScan, workload: Workload) -> Unwritten:
         """Run the windows of a scan."""
         begin, predictor = time.perf_counter(), self.predictor
+        self.masks.get_ready()
         unusual = predictor.unusual(read.prepared)
         with self.watcher.segmenting(read.case.id, workload) as show:
             to_come = self.to_come.get(read.case.id, 0)
