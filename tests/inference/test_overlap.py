@@ -314,6 +314,32 @@ def test_a_full_disk_stops_the_run_and_leaves_the_record_of_what_is_done(scans, 
     assert list(files) == ["case0.nii.gz"]
 
 
+def test_of_several_masks_behind_one_that_fails_loses_none_of_the_others(scans, tmp_path, beside, monkeypatch):
+    """The disk is full for one mask while those after it are written; the next run knows them as its own."""
+    (scans / "case1b.nii.gz").unlink()
+    beside(3)
+    write, others = masks.write_nifti, threading.Event()
+
+    def full(volume, path):
+        if path.name == "case1.nii.gz":
+            others.wait(LONG)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(volume, path)
+        if path.name == "case2.nii.gz":
+            others.set()
+
+    monkeypatch.setattr(masks, "write_nifti", full)
+    with pytest.raises(OSError, match="No space left"):
+        predict_folder(predictor_of(), scans, tmp_path / "out", preview=False, overlap=True)
+    record, files = facts(tmp_path / "out")
+    assert {case["id"] for case in record["cases"]} == {name.split(".")[0] for name in files} >= {"case0", "case2"}
+    assert not list((tmp_path / "out").glob(".run-*.jsonl"))
+    monkeypatch.setattr(masks, "write_nifti", write)
+    again = predict_folder(predictor_of(), scans, tmp_path / "out", preview=False, overlap=True)
+    assert again.refused == {}
+    assert sorted([*again.kept, *(scan.id for scan in again.cases)]) == [f"case{i}" for i in range(4)]
+
+
 def test_a_mask_that_cannot_be_written_refuses_its_scan_only(scans, tmp_path, monkeypatch):
     write = masks.write_nifti
 

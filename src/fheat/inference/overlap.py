@@ -84,15 +84,23 @@ class Overlap:
             yield from self.left()
 
     def left(self) -> Iterator[Result]:
-        """Wait for the scans that are being written, and yield what became of them."""
+        """Wait for the scans that are being written, yield what became of them, and then raise what one failed with."""
+        failure: Exception | None = None
         while self._behind:
-            yield self._first_behind()
+            try:
+                result = self._first_behind()
+            except Exception as error:
+                failure = failure or error
+                continue
+            yield result
+        if failure is not None:
+            raise failure
 
     def _first_behind(self) -> Result:
         first = self._behind[0]
-        written = first.written.result()
+        wait([first.written])  # whoever interrupts this finds it still behind
         self._behind.popleft()
-        return self._stages.told(first.case, written)
+        return self._stages.told(first.case, first.written.result())
 
     def _step(self, case: Case, following: Sequence[Case]) -> Iterator[Result]:
         """Take one scan through the network and pass it on to be written, once one of those before is written."""
