@@ -1,4 +1,4 @@
-"""Scans that overlap: the files of scans in turn, one ahead and one behind, within the bound, whatever happens."""
+"""Scans that overlap: the files of scans in turn, some ahead and some behind, within the bound, whatever happens."""
 
 import errno
 import json
@@ -218,6 +218,23 @@ def test_where_memory_ends_what_was_read_ahead_is_left_to_its_turn(scans, tmp_pa
     assert sorted(read[:3]) == [("ahead", "case1"), ("ahead", "case2"), ("reading", "case0")]
     assert read[3:] == [("reading", "case2"), ("reading", "case3")]
     assert [log.bounds[f"case{i}"].others > 0 for i in range(4)] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("odd", ["larger", "no scan"])
+def test_after_a_scan_that_is_read_in_its_turn_the_others_are_read_ahead_again(odd, tmp_path, log, beside):
+    """Two scans are read ahead of the odd one and again behind it; all later ones are read once."""
+    beside(3)
+    for number in range(9):
+        path = tmp_path / "scans" / f"case{number}.nii.gz"
+        write_nifti(phantom(number, (24, 24, 30 if number == 2 and odd == "larger" else 24)).image, path)
+    if odd == "no scan":
+        path = tmp_path / "scans" / "case2.nii.gz"
+        path.write_bytes(b"no scan")
+    record = predict_folder(predictor_of(), tmp_path / "scans", tmp_path / "out", watcher=log, overlap=True)
+    assert len(record.cases) == 9 - (odd == "no scan")
+    assert [case for what, case in log.events if what == "reading"] in (["case0", "case2"], ["case0", "case2", "case3"])
+    ahead = [case for what, case in log.events if what == "ahead"]
+    assert [ahead.count(f"case{number}") for number in range(6, 9)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("cores", "count"), [(None, 1), (2, 1), (8, 2), (16, 4), (96, 4)])

@@ -20,6 +20,18 @@ def gate_of(delta, theta=-2.0):
     return gate
 
 
+def asleep():
+    gate = gate_of(-1.0)
+    gate.sleep()
+    return gate
+
+
+def retired():
+    gate = gate_of(-1.0)
+    gate.retire()
+    return gate
+
+
 def plain(gate, grid, weights):
     """Return the multiplier and the gradients to theta and delta by the definition in float64."""
     twin = gate_of(gate.delta.item(), gate.theta.item()).double()
@@ -88,15 +100,16 @@ def test_nan_in_a_parameter_arrives_in_the_multiplier(name):
         (FractionalHeat(strength="exp"), False),
         (FractionalHeat(strength=0.5), False),
         (TikhonovResolvent(), False),
+        (type("Own", (FractionalHeat,), {})(), False),
+        (asleep(), False),
+        (retired(), False),
     ],
     ids=lambda value: repr(value)[:60],
 )
 def test_only_the_gate_of_the_paper_has_this_kernel(gate, by_kernel, monkeypatch):
-    from fheat.nn.fused import _response
-
     called = []
     monkeypatch.setattr(room, "response", lambda *_: called.append(1) or (None, None))
-    _response(gate, (2, 3, 4), torch.empty(()))
+    room.response_of(gate, (2, 3, 4), torch.empty(()))
     assert bool(called) is by_kernel
 
 
@@ -104,3 +117,24 @@ def test_a_gate_for_another_grid_is_refused():
     gate = FractionalHeat(size=(2, 3, 5))
     with kernels.use("always"), pytest.raises(ValueError, match=r"this gate was built for size=\(2, 3, 5\)"):
         run_fused(torch.zeros(1, 4, 2, 3, 4), [], gate)
+
+
+class Nothing(torch.autograd.Function):
+    """Returns its input, and passes no gradient on."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_where_no_gradient_arrives_none_is_passed_on():
+    gate, x = gate_of(0.5), torch.randn(3, requires_grad=True)
+    multiplier, _ = room.response(gate.theta, gate.delta, (2, 3, 4))
+    (Nothing.apply(multiplier).sum() + x.sum()).backward()
+    assert gate.theta.grad is None
+    assert gate.delta.grad is None
+    assert torch.equal(x.grad, torch.ones(3))

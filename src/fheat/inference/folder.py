@@ -66,7 +66,7 @@ def predict_folder(
         pattern: names of the scans below `source`, such as `{id}_LGE.nii.gz`; see `fheat.system.patterns`.
         command: what was typed, for the record.
         watcher: hears what becomes of each scan.
-        overlap: read the next scan and write the one before while a scan goes through the network; by default on a GPU.
+        overlap: read the next scans and write those before while one goes through the network; by default on a GPU.
 
     A mask that exists is kept where the hashes of mask, scan and model and the settings are those that run.json states.
     A file that we did not make, or that was edited since, is never replaced without `overwrite`: its scan is refused.
@@ -75,8 +75,8 @@ def predict_folder(
     scans is segmented, and its record says in what it differs. The record is written to run.json in
     `target`, or run-2.json, ... where that exists, also where the run is interrupted; a single scan that is refused
     leaves nothing behind. A signal that asks to stop does
-    so after the scan in work, or within it after `system.signals.GRACE` seconds; a mask that is being written behind it
-    is waited for. Raises `BadInput` where no scan can be read or a mask would replace a scan, and at the first scan
+    so after the scan in work, or within it after `system.signals.GRACE` seconds; masks that are being written behind it
+    are waited for. Raises `BadInput` where no scan can be read or a mask would replace a scan, and at the first scan
     where the runtime that was asked for cannot run the network; and `ValueError` for DICOM SEG without DICOM.
     """
     heard = watcher or FolderWatcher()

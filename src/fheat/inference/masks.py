@@ -193,10 +193,17 @@ class Masks:
         return next(self.folder / name for name in names if not (self.folder / name).exists())
 
     def get_ready(self) -> None:
-        """Import what draws pictures, in a thread that nobody waits for: it takes a fifth of a second, in which a
-        network leaves time for it."""
+        """Import what draws pictures in a thread that nobody waits for: it takes a fifth of a second, beside the network.
+
+        What fails here fails again, and is told, where a picture is drawn.
+        """
+
+        def load() -> None:
+            with suppress(Exception):
+                import_module(_PREVIEW)
+
         if self.preview is not None and _PREVIEW not in sys.modules:
-            Thread(target=import_module, args=(_PREVIEW,), name="importing", daemon=True).start()
+            Thread(target=load, name="importing", daemon=True).start()
 
     def write(
         self,

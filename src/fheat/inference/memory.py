@@ -61,7 +61,7 @@ class MemoryBound:
     picture: int
     """Memory for the library that draws the picture of a mask, and for drawing it."""
     others: int = 0
-    """Memory of the scan that is read ahead and of the one that is written behind, where scans overlap."""
+    """Memory of the scans that are read ahead and of those that are written behind, where scans overlap."""
     begun: int = 0
     """Most memory of the process until now, where libraries, weights and what was compiled were loaded side by side."""
 

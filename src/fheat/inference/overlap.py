@@ -1,10 +1,10 @@
 """Scans one behind the other: some are read and some are written while another goes through the network.
 
 A network on a GPU would otherwise wait for files to be unpacked and packed, which processors do. What the scans ahead
-and behind hold is part of the bound that is printed for the scan between them. There are as many of them as the machine
-has memory for, up to `scans_beside`. Where it has none for any, a scan has it for itself: those before are written
-first, and the next one is read in its turn. The network runs in the thread that asks for results, scan after scan, so
-that masks are those of `Stages.all`.
+and behind hold in this process is part of the bound that is printed for the scan between them; the processes that read
+files are not. There are as many scans beside one as the machine has memory for, up to `scans_beside`. Where it has none
+for any, a scan has it for itself: those before are written first, and the next one is read in its turn. The network
+runs in the thread that asks for results, scan after scan, so that masks are those of `Stages.all`.
 """
 
 import os
@@ -33,8 +33,8 @@ _FLOAT32_PARTS = 2
 def scans_beside() -> int:
     """Return how many scans are read ahead at most, and how many are written: one for four processors, up to four.
 
-    On sixteen processors, four of each keep up with a network that takes 0.5 s for a scan of 512x512x300 voxels, which
-    takes 1.3 s to read and 1.7 s to write.
+    To unpack a scan of CT size and to pack its mask takes a processor several times as long as a GPU takes for
+    half-overlapping windows.
     """
     return min(4, max(1, (os.cpu_count() or 1) // 4))
 
@@ -68,7 +68,8 @@ class Overlap:
         self._readers = ExitStack()
 
     def __enter__(self) -> Self:
-        self._readers.enter_context(many_readers(self._beside + 1))
+        # Those ahead, the one in its turn, and those behind, whose references are read.
+        self._readers.enter_context(many_readers(2 * self._beside + 1))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -116,7 +117,7 @@ class Overlap:
             yield found
             return
         made = outcome(case, partial(self._segment, found, following))
-        del found  # what is written behind it is the only one to hold it
+        del found, ahead  # a refused scan holds nothing while those behind are waited for
         if isinstance(made, LeftOut):
             yield from self.left()
             yield made
@@ -149,12 +150,9 @@ class Overlap:
         return workload
 
     def _leave_ahead(self) -> None:
-        """Leave the scans that are read ahead to their turns, so that they hold nothing."""
+        """Forget the scans that are read ahead, so that they hold nothing; they are read again."""
         wait(self._ahead)
-        for place, one in enumerate(self._ahead):
-            if one.exception() is None and isinstance(one.result(), ReadScan):
-                self._ahead[place] = Future()
-                self._ahead[place].set_result(None)
+        self._ahead.clear()
 
     def _take(self, case: Case, limit: int = SIZE_LIMIT) -> ReadScan | Result:
         """Return what an earlier run makes of a scan, else read it."""

@@ -35,8 +35,8 @@ VOXELS_WORTH_A_GRAPH: Final = 1_000_000_000
 """Number of voxels that fill up a graph for nothing before a smaller one, which takes 4 s to capture on an NVIDIA H200,
 is captured."""
 _KERNEL_BYTES: Final = 512 * 2**20
-"""Bytes of this machine's memory that building kernels and capturing graphs may take. On an NVIDIA H200 FHEAT-Seg took
-about 400 MB, most of it by Triton's compiler."""
+"""Bytes of this machine's memory that building kernels and capturing graphs may take. Without them FHEAT-Seg took
+272 MB more than its bound on an NVIDIA H200 (`benchmarks/results/cohort-cuda.json`), which has slack of its own."""
 _ROUNDING = RLock()
 _Graph = tuple[torch.cuda.CUDAGraph, Tensor, Tensor]
 """A captured forward pass, the tensor it reads and the tensor it writes."""

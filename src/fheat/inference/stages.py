@@ -1,8 +1,8 @@
 """One scan on its way to a mask, in three stages: read, segment, write.
 
-Only the second one needs the network, and a scan holds all that its next stage needs, so that three scans may be in one
-stage each at a time. Whoever runs a stage may do so in any thread: what a watcher is to hear is said in the second one,
-or is part of what a stage returns.
+Only the second one needs the network, and a scan holds all that its next stage needs, so that several scans may be in
+the first and the last stage while one is in the second. Whoever runs a stage may do so in any thread: what a watcher is
+to hear is said in the second one, or is part of what a stage returns.
 """
 
 import time

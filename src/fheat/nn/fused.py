@@ -7,7 +7,6 @@ called as a module, once for each FHEAT, between the kernels before it and those
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import torch
 from torch import Tensor, nn
 
 from fheat.nn.convolutions import DepthwiseConv3d, Pointwise3d
@@ -91,6 +90,7 @@ def _first_half(x: Tensor, gate: nn.Module, wide: bool) -> Callable[[Tensor, "FH
     """
     from fheat.ops.kernels.fheat import fheat_half
     from fheat.ops.kernels.operator_half import operator_half, wide_operator_half
+    from fheat.ops.kernels.response import response_of
     from fheat.ops.kernels.wide import wide_fheat_half
 
     around = wide_operator_half if wide else operator_half
@@ -98,24 +98,11 @@ def _first_half(x: Tensor, gate: nn.Module, wide: bool) -> Callable[[Tensor, "FH
     if _is_multiplier(gate):
         if not gate.one_response:
             return lambda x, *rest: half(x, gate.response(grid, x), *rest)
-        response = _response(gate, grid, x)
+        response = response_of(gate, grid, x)
         return lambda x, *rest: half(x, response, *rest)
     if isinstance(gate, SpectralMixer) and gate.retired:
         return lambda x, *rest: half(x, None, *rest)
     return lambda x, *rest: around(x, gate, *rest)
-
-
-def _response(gate: FractionalHeat, grid: tuple[int, int, int], x: Tensor) -> tuple[Tensor, Tensor | None] | None:
-    """Return `gate.response(grid, x)`, by one kernel where the gate is the one of the paper."""
-    theta, delta = gate.theta, gate.delta
-    if theta is None or delta is None or gate.asleep or not gate.standard:
-        return gate.response(grid, x)
-    if any(one.device != x.device or one.dtype != torch.float32 for one in (theta, delta)):
-        return gate.response(grid, x)
-    from fheat.ops.kernels.response import response
-
-    gate.check_size(grid)
-    return response(theta, delta, grid)
 
 
 def _is_multiplier(gate: nn.Module) -> TypeGuard[FractionalHeat]:

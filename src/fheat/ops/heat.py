@@ -124,9 +124,8 @@ class FractionalHeat(nn.Module):
 
     @property
     def standard(self) -> bool:
-        """Whether order and strength are both learned, bounded and by relu, and nothing of the class was changed."""
-        kinds = self._order.name, self._strength.name
-        return type(self) is FractionalHeat and kinds == ("bounded", "relu") and self.delta is not None
+        """Whether the multiplier is the paper's: that of this very class, with a bounded order and strength by relu."""
+        return type(self) is FractionalHeat and (self._order.name, self._strength.name) == ("bounded", "relu")
 
     @property
     def one_response(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels.device import cse as device
+from fheat.ops.kernels.first_gradient import first_gradient
 from fheat.ops.kernels.launch import power_of_two
 from fheat.ops.kernels.losses import dense, pair_gradient, pair_sums
 
@@ -60,11 +60,11 @@ class _Losses(torch.autograd.Function):
         ctx.save_for_backward(logits, target, region, slopes)
         total, *others = losses.unbind()
         ctx.mark_non_differentiable(*others)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return total, *others
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, region, slopes = ctx.saved_tensors
-        return pair_gradient(gradients[0] * slopes, logits, ctx.last, target, region), None, None, None
+        return pair_gradient(gradient * slopes, logits, ctx.last, target, region), None, None, None

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import fheat
+from fheat.ops.kernels.first_gradient import first_gradient
 from fheat.ops.kernels.launch import Tiling, operand_type, pairs, partials, plan_of
 from fheat.ops.kernels.norm import added, gradient_before, moments_of, sums_for_gradient
 
@@ -185,12 +185,12 @@ class _FHEATHalf(torch.autograd.Function):
         ctx.save_for_backward(x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return after, after_moments, y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, local, table, multiplier, closed, t, g, y, spectrum, moments, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, dot = FHEATWeights(*weights), ctx.plan, ctx.eps, ctx.dot
         c, gradient = plan.channels, gradient.contiguous()

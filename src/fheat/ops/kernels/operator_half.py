@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from fheat.ops.kernels import depthwise, fheat, wide
 from fheat.ops.kernels.fheat import BehindWeights, FHEATWeights, Mixed
+from fheat.ops.kernels.first_gradient import first_gradient
 from fheat.ops.kernels.launch import TYPES, add_rows, operand_type, partials, plan_of
 from fheat.ops.kernels.norm import added, gradient_before, moments_of
 
@@ -88,12 +89,12 @@ class _Behind(torch.autograd.Function):
         ctx.save_for_backward(t, moments, g, y, y_moments, *weights)
         ctx.plan, ctx.eps, ctx.dot = plan, eps, dot
         ctx.mark_non_differentiable(after_moments, y)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return after, after_moments, y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         t, moments, g, y, y_moments, *weights = ctx.saved_tensors
         w, plan, eps, gradient = BehindWeights(*weights), ctx.plan, ctx.eps, gradient.contiguous()
         sizes = fheat.behind_sizes(plan.channels)
@@ -138,12 +139,12 @@ class _WideBehind(torch.autograd.Function):
         ctx.save_for_backward(t, g, *gated, *weights)
         ctx.plan, ctx.eps = plan, eps
         ctx.mark_non_differentiable(after_moments, gated.y)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return after, after_moments, gated.y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         t, g, *rest = ctx.saved_tensors
         gated, w, gradient = wide.Gated(*rest[:5]), BehindWeights(*rest[5:]), gradient.contiguous()
         t_gradient, both, of_weights = wide.gate_back(gradient, gated, t, g, w, ctx.eps, ctx.plan)

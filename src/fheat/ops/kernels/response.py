@@ -11,15 +11,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fheat.ops.heat import LARGEST_LOG_EXPONENT, log_radius
+from fheat.ops.heat import LARGEST_LOG_EXPONENT, FractionalHeat, log_radius
 from fheat.ops.kernels.device import response as device
+from fheat.ops.kernels.first_gradient import first_gradient
 
 _BLOCK = 1024
 """Number of modes of a program."""
 _BLOCK_OF_SUMS = 4096
 """Number of modes that the one program with the sums of all modes adds up at a time."""
+
+
+def response_of(gate: FractionalHeat, grid: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    """Return `gate.response(grid, like)`, by the kernel where the gate is the one of the paper."""
+    theta, delta = gate.theta, gate.delta
+    if gate.asleep or not gate.standard or theta is None or delta is None:
+        return gate.response(grid, like)
+    if any(one.device != like.device or one.dtype != torch.float32 for one in (theta, delta)):
+        return gate.response(grid, like)
+    gate.check_size(grid)
+    return response(theta, delta, grid)
 
 
 def response(theta: Tensor, delta: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -39,12 +50,12 @@ class _Response(torch.autograd.Function):
         )
         ctx.save_for_backward(multiplier, theta, delta, radius)
         ctx.mark_non_differentiable(closed)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return multiplier, closed
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         multiplier, theta, delta, radius = ctx.saved_tensors
         theta_gradient, delta_gradient = torch.empty_like(theta), torch.empty_like(delta)
         device.multiply_modes_backward[(1,)](

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from fheat.ops.kernels import depthwise, transform
 from fheat.ops.kernels.device import norm, wide
 from fheat.ops.kernels.fheat import BehindWeights, FHEATWeights, Mixed
+from fheat.ops.kernels.first_gradient import first_gradient
 from fheat.ops.kernels.launch import TYPES, Tiling, add_rows, operand_type, pairs, partials, plan_of, power_of_two
 from fheat.ops.kernels.mixer import MixerWeights
 from fheat.ops.kernels.norm import added, gradient_before, moments_of, sums_for_gradient
@@ -132,12 +133,12 @@ class _FHEATHalf(torch.autograd.Function):
         ctx.save_for_backward(x, table, multiplier, closed, *operands, t, g, spectrum, *gated, *weights)
         ctx.plan, ctx.eps = plan, eps
         ctx.mark_non_differentiable(after_moments, gated.y)
-        ctx.set_materialize_grads(False)  # else autograd fills a tensor with zeros for each of these
+        ctx.set_materialize_grads(False)
         return after, after_moments, gated.y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    @first_gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, table, multiplier, closed, operand, matrix, t, g, spectrum, *rest = ctx.saved_tensors
         gated, w, plan = Gated(*rest[:5]), FHEATWeights(*rest[5:]), ctx.plan
         c, gradient, multiplier_gradient = plan.channels, gradient.contiguous(), None
