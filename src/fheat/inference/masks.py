@@ -193,7 +193,7 @@ class Masks:
         return next(self.folder / name for name in names if not (self.folder / name).exists())
 
     def get_ready(self) -> None:
-        """Import what draws pictures in a thread that nobody waits for: it takes a fifth of a second, beside the network.
+        """Import what draws pictures in a thread that nobody waits for, as that takes a fifth of a second.
 
         What fails here fails again, and is told, where a picture is drawn.
         """
