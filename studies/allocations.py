@@ -1,7 +1,7 @@
 """Count what became of the gates in every stored run on LA with 4 labels: `python studies/allocations.py`.
 
-It reads `la-4-cuda.json`, `la-4-fused-cuda.json`, `la-4-command-cuda.json`, `la-4-study-cuda.json`,
-`probe-la-4-cpu.json` and the logs in `studies/runs`, and needs no network and no scans.
+It reads `la-4-cuda.json`, `la-4-fused-cuda.json`, `la-4-command-cuda.json`, `la-4-command-earlier-cuda.json`,
+`la-4-study-cuda.json`, `probe-la-4-cpu.json` and the logs in `studies/runs`, and needs no network and no scans.
 """
 
 import json
@@ -17,6 +17,7 @@ LONG = {
     "la-4-cuda": ("seed0-16000",),
     "la-4-fused-cuda": ("fused-seed0", "fused-seed1", "earlier-fused-seed0", "plain-seed0"),
     "la-4-command-cuda": ("seed0",),
+    "la-4-command-earlier-cuda": ("seed0",),
 }
 """Runs of 16,000 iterations with the default settings."""
 SHORT = {"la-4-cuda": ("seed1", "seed2", "seed3"), "la-4-study-cuda": ("base",)}
