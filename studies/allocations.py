@@ -16,7 +16,7 @@ from fheat.training.runs import RunHistory, read_history
 LONG = {
     "la-4-cuda": ("seed0-16000",),
     "la-4-fused-cuda": ("fused-seed0", "fused-seed1", "earlier-fused-seed0", "plain-seed0"),
-    "la-4-command-cuda": ("seed0",),
+    "la-4-command-cuda": ("seed0", "seed1", "seed2"),
     "la-4-command-earlier-cuda": ("seed0",),
 }
 """Runs of 16,000 iterations with the default settings."""

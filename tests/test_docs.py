@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import runpy
+import statistics
 import sys
 
 import pytest
@@ -105,6 +106,23 @@ def test_targets_of_the_first_seconds_on_a_gpu():
     assert results["command_s"]["empty cache"] <= 25
     assert results["command_s"]["filled cache"] <= 6
     assert results["train_s"]["filled cache"] <= 12
+
+
+def test_targets_of_a_cohort_on_a_gpu():
+    results = stored("cohort-dense-cuda")
+    assert results["same_masks"]
+    assert results["segmented"]["overlap"]["busy_share"] > 0.8
+    assert max(way["peak_over_bound"] for way in results["segmented"].values()) <= 1
+
+
+def test_seeds_on_la_have_the_accuracy_of_earlier_kernels():
+    now = [run["best"]["dice"] for run in stored("la-4-command-cuda")["runs"].values()]
+    before = stored("la-4-command-earlier-cuda")["runs"]["seed0"]["best"]["dice"]
+    assert len(now) == 3
+    assert abs(statistics.mean(now) - before) <= statistics.stdev(now)
+    scores = stored("la-4-seeds-cpu")["scores"]
+    seeds = [row["dice"] for name, row in scores.items() if name.startswith("seed")]
+    assert abs(statistics.mean(seeds) - scores["la-4 of the zoo"]["dice"]) <= statistics.stdev(seeds)
 
 
 def test_targets_of_masks_on_a_gpu():
