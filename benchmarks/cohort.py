@@ -5,7 +5,6 @@ It is what `fheat bench cohort` measures, see `fheat.bench.cohort`, with the net
 `--stride` voxels, 18x18x4 as for LA. Masks are scored one and `--workers` at a time.
 """
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from record import arguments, write_result
 
 from fheat.bench.cohort import Cohort, score_times, segment_times, write_cohort
+from fheat.system.processors import processors
 from fheat.system.text import grid_name
 
 DIGITS = {"busy_share": 3, "peak_over_bound": 3, "time_of_overlap": 3, "time_of_several": 3, "cases_per_minute": 1}
@@ -27,7 +27,7 @@ def main() -> None:
         scans="number of scans (default: 12)",
         shape="size of a scan (default: 512x512x300)",
         stride="voxels between windows (default: 18x18x4)",
-        workers="number of masks that are scored at a time (default: number of cores)",
+        workers="number of masks that are scored at a time (default: one for each processor)",
         made="folder with a cohort that `write_cohort` has made (default: one is made)",
     )
     count, shape, stride = (
@@ -41,7 +41,7 @@ def main() -> None:
             write_cohort(folder, count, shape)
         cohort = Cohort(folder, count, shape, "la-4", options.device, stride=stride)
         segmented = segment_times(cohort, options.rounds, lambda done, total: print(f"{done} of {total}", flush=True))
-        scored = score_times(cohort, int(options.workers or os.cpu_count() or 1))
+        scored = score_times(cohort, int(options.workers or processors()))
     write_result(
         options.name,
         title="A cohort of scans segmented in turn and overlapping, and its masks scored one or several at a time",

@@ -237,10 +237,10 @@ def test_after_a_scan_that_is_read_in_its_turn_the_others_are_read_ahead_again(o
     assert [ahead.count(f"case{number}") for number in range(6, 9)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("cores", "count"), [(None, 1), (2, 1), (8, 2), (16, 4), (96, 4)])
+@pytest.mark.parametrize(("cores", "count"), [(1, 1), (2, 1), (8, 2), (16, 4), (96, 4)])
 def test_how_many_scans_are_beside_one(cores, count, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(overlap, "processors", lambda: cores)
     assert overlap.scans_beside() == count
 
 

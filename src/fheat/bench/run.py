@@ -22,6 +22,7 @@ from fheat.bench.plan import Networks, Part, Plan, build
 from fheat.bench.step import step_times
 from fheat.bench.timing import Timer
 from fheat.system.machine import machine
+from fheat.system.processors import processors
 from fheat.system.progress import Watch, silent
 from fheat.system.text import grid_name
 
@@ -165,7 +166,7 @@ def _cohort(plan: Plan, timer: Timer, missing: dict[str, str]) -> dict[str, Any]
             name: segment_times(replace(scans, model=str(folder)), timer.rounds, timer.progress or silent)
             for name, folder in models.folders.items()
         }
-        scored = score_times(scans, max(os.cpu_count() or 1, 2))
+        scored = score_times(scans, max(processors(), 2))
     return {"cohort": {"scans": count, "shape": grid_name(shape), "networks": networks, **scored}}
 
 

@@ -74,7 +74,7 @@ class Evaluate:
     only_predicted: bool = False
     """Leave out references that have no prediction, instead of refusing them."""
     workers: int | None = None
-    """Number of cases that are evaluated at the same time; the number of cores if not given."""
+    """Number of cases that are evaluated at the same time; one for each usable processor if not given."""
     metrics: tuple[str, ...] = ()
     """Metrics by which two files of results are compared; dice if not given."""
 

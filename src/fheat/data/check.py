@@ -1,7 +1,6 @@
 """Checking a dataset: read every case once and report all problems before training is started on it."""
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,9 +21,10 @@ from fheat.data.read import fractions, integers, read_image, read_stored_label
 from fheat.io.confined import reading_threads
 from fheat.io.volume import Volume, grid_difference
 from fheat.system.errors import BadInput
+from fheat.system.processors import processors
 from fheat.system.progress import Progress
 
-WORKERS: Final = min(4, os.cpu_count() or 1)
+WORKERS: Final = min(4, processors())
 """Default number of threads."""
 State = Literal["labelled", "unlabelled", "missing"]
 MISSING: Final = "has no label and is not declared unlabelled"

@@ -7,7 +7,6 @@ for any, a scan has it for itself: those before are written first, and the next 
 runs in the thread that asks for results, scan after scan, so that masks are those of `Stages.all`.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,6 +23,7 @@ from fheat.inference.masks import LeftOut, Result
 from fheat.inference.stages import Done, ReadScan, Stages, Unwritten, Workload, Written, fits, outcome
 from fheat.io.confined import many_readers
 from fheat.io.content import SIZE_LIMIT
+from fheat.system.processors import processors
 from fheat.system.signals import finishing
 
 _FLOAT32_PARTS = 2
@@ -36,7 +36,7 @@ def scans_beside() -> int:
     To unpack a scan of CT size and to pack its mask takes a processor several times as long as a GPU takes for
     half-overlapping windows.
     """
-    return min(4, max(1, (os.cpu_count() or 1) // 4))
+    return min(4, max(1, processors() // 4))
 
 
 @dataclass(frozen=True)

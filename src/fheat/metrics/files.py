@@ -1,6 +1,5 @@
 """Evaluation of masks on disk: two files, or two folders of them matched by name, become a table of scores."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from fheat.metrics.grids import on_one_grid
 from fheat.metrics.pairs import Pair, declared_labels, match_files
 from fheat.metrics.table import ScoreRow, Table
 from fheat.system.errors import BadInput
+from fheat.system.processors import processors
 from fheat.system.progress import Progress, silent
 from fheat.system.text import printable
 
@@ -61,7 +61,7 @@ def evaluate_files(
         tolerance: distance that counts as near in the surface Dice, in that unit.
         only_predicted: whether references without a prediction are left out, with a note, instead of refused.
         patterns: names of the predictions and of the references below their folders; see `match_files`.
-        workers: number of cases that are evaluated at the same time; the number of cores if not given.
+        workers: number of cases that are evaluated at the same time; one for each usable processor if not given.
         progress: called with the number of cases done and their total.
         versions: versions of programs to write into the table.
 
@@ -125,7 +125,7 @@ def _for_each(
         except MemoryError:
             return f"{pair.reference}: does not fit into memory; use fewer workers"
 
-    threads = min(workers or os.cpu_count() or 1, len(pairs) or 1)
+    threads = min(workers or processors(), len(pairs) or 1)
     results = []
     with reading_threads(threads) as pool:
         for result in pool.map(attempt, pairs):

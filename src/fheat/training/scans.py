@@ -1,7 +1,6 @@
 """The scans of a run: read once, brought to one grid, split into labelled, unlabelled and validation."""
 
 import hashlib
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +25,14 @@ from fheat.data.store import Packed, Size, pack
 from fheat.io.confined import reading_threads
 from fheat.io.volume import Volume
 from fheat.system.errors import BadInput
+from fheat.system.processors import processors
 from fheat.system.progress import Progress, silent
 from fheat.training.settings import DataSettings
 
 Role = Literal["labelled", "unlabelled", "validation"]
 COMPARED_VOXELS = 2**14
 """Number of voxels of a scan, evenly spaced, by which copies are recognised."""
-READERS = min(8, os.cpu_count() or 1)
+READERS = min(8, processors())
 """Number of scans that are read at the same time; unpacking and sorting of voxels need no interpreter."""
 
 
