@@ -35,6 +35,7 @@ def two_workers(site):
     """A cluster with two processors; workers find the network `tiny` by the environment that it is started in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # by itself 15: beside other tests workers would wait for minutes
         options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
         ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, **options)
         yield
