@@ -26,6 +26,7 @@ from fheat.experiments.planned import PlannedRun, perform
 from fheat.experiments.scoring import Scoring, score
 from fheat.models.folder import load, save
 from fheat.system.files import write_file
+from fheat.system.processors import processors
 from fheat.training.settings import TrainSettings
 from fheat.training.settings_sources import make_settings
 from fheat.training.trainer import Observer, Trainer
@@ -174,7 +175,7 @@ def run(
                 [sys.executable, __file__, "one", *words],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // lanes))},
+                env={**os.environ, "OMP_NUM_THREADS": str(max(1, processors() // lanes))},
             )
             continue
         time.sleep(0.5)

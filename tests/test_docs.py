@@ -115,14 +115,13 @@ def test_targets_of_a_cohort_on_a_gpu():
     assert max(way["peak_over_bound"] for way in results["segmented"].values()) <= 1
 
 
-def test_seeds_on_la_have_the_accuracy_of_earlier_kernels():
+def test_seeds_on_la_are_as_accurate_as_with_earlier_kernels():
+    """Single seeds differ by up to 0.003, so their mean may be lower by 0.002."""
     now = [run["best"]["dice"] for run in stored("la-4-command-cuda")["runs"].values()]
-    before = stored("la-4-command-earlier-cuda")["runs"]["seed0"]["best"]["dice"]
     assert len(now) == 3
-    assert abs(statistics.mean(now) - before) <= statistics.stdev(now)
-    scores = stored("la-4-seeds-cpu")["scores"]
-    seeds = [row["dice"] for name, row in scores.items() if name.startswith("seed")]
-    assert abs(statistics.mean(seeds) - scores["la-4 of the zoo"]["dice"]) <= statistics.stdev(seeds)
+    assert statistics.mean(now) >= stored("la-4-command-earlier-cuda")["runs"]["seed0"]["best"]["dice"] - 0.002
+    of_table_1 = [seed["dice"] / 100 for seed in stored("reproduced-cuda")["16000"]["la-4/fheat-seg"]["seeds"].values()]
+    assert stored("la-4-seeds-cpu")["dice_of_seeds"]["mean"] >= statistics.mean(of_table_1) - 0.002
 
 
 def test_targets_of_masks_on_a_gpu():

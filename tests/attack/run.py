@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fheat.system.processors import processors
 from tests.attack.kinds import Kind
 from tests.attack.mutators import NAMES, kinds
 from tests.attack.worker import CLASSES, FAILURES, recipe_of, work
@@ -180,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", action="store_true", help="give every kind this number of cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=list(NAMES), metavar="KIND", help=", ".join(NAMES))
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=processors())
     parser.add_argument("--store", type=Path, help="write the counts as a stored result")
     parser.add_argument("--failures", type=Path, help="append every failure with its recipe, a line of JSON each")
     options = parser.parse_args(arguments)

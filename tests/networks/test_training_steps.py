@@ -18,8 +18,8 @@ PATCH = (48, 32, 32)
 TASK = Task(PATCH, batch=2, iterations=100)
 TOO_SMALL_GRIDS = ("segformer3d", "fheat_segformer3d", "amber_afno", "unetr_pp", "swin_unetr")
 """Networks with a 3x3x3 convolution of all channels on a grid of 2x1x1 here, in their last stage. There oneDNN's
-gradient in bfloat16 was wrong, up to infinite, in 12 of 29 passes that should have been the same, and in 29 of 30 of
-swin_unetr; in float32 or without oneDNN it never was."""
+gradient in bfloat16 was wrong, up to infinite, in 12 of 29 passes that should have been the same, and in 29 of 30
+passes of swin_unetr; in float32 or without oneDNN it never was."""
 
 
 @pytest.fixture(autouse=True)

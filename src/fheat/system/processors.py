@@ -4,10 +4,10 @@ import os
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use, and at least 1.
+    """Return the number of processors that this process is bound to; where the system cannot say so, of all.
 
-    A job of a cluster or a container is often bound to a few of the processors of its machine; where the system cannot
-    say so, all count.
+    A job of a cluster is often bound to a few processors of its machine. A container's share of their time is another
+    limit, which does not count here.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
