@@ -140,6 +140,15 @@ def test_origins_may_differ_by_rounding(folders, capsys, error, code):
     result(capsys, "pred", "ref", code=code)
 
 
+@pytest.mark.parametrize(("empty", "what"), [("pred", "predicted"), ("ref", "reference")])
+def test_an_empty_folder_is_told_in_one_line(folders, capsys, empty, what):
+    for path in (folders / empty).iterdir():
+        path.unlink()
+    assert main(["evaluate", "pred", "ref"]) == 3
+    expected = f"{empty}: holds no .nii, .nii.gz or .dcm file; give the folder with the {what} masks"
+    assert capsys.readouterr().err.splitlines() == [f"fheat: {expected}"]
+
+
 def test_missing_and_extra_predictions_are_reported(folders, capsys):
     (folders / "pred" / "case_0.nii.gz").rename(folders / "pred" / "case_9.nii.gz")
     found, err = result(capsys, "pred", "ref", code=3)

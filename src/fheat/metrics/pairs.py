@@ -52,8 +52,9 @@ def match_files(
         return [Pair(_case_id(reference), prediction, reference)], {}, []
     predicted, true = _by_case(prediction), _by_case(reference)
     predicted, true = _without_channel(predicted, true), _without_channel(true, predicted)
-    if not true:
-        raise BadInput(reference, "holds no .nii, .nii.gz or .dcm file", "give the folder with the reference masks")
+    for folder, found, what in ((prediction, predicted, "predicted"), (reference, true, "reference")):
+        if not found:
+            raise BadInput(folder, "holds no .nii, .nii.gz or .dcm file", f"give the folder with the {what} masks")
     return _paired(prediction, predicted, true, only_predicted=only_predicted)
 
 
