@@ -3,9 +3,12 @@
 import pytest
 from results import read_result, result_names
 
+from fheat import create_model
 from fheat.experiments.minutes import measured_speeds, run_minutes
 from fheat.experiments.plan import Plan
 from fheat.experiments.records import item
+from fheat.networks.padded import PaddedNetwork
+from fheat.networks.registry import list_models
 from fheat.training.estimate import Gain, shown, speeds
 
 UNITS = 2 * (3 * 3 + 1)
@@ -20,9 +23,7 @@ def test_speeds_of_the_gpu_are_those_of_the_stored_results():
     direct = ("fheat_seg", "fheat_seg_l", "light_unetr", "segresnet", "segformer3d", "fheat_segformer3d")
     derived = {name: measured[name] for name in direct}
     derived["light_unetr_l"] = measured["fheat_seg_l"] * cpu["light_unetr_l"] / cpu["fheat_seg_l/retired"]
-    derived |= {
-        name: measured["segresnet"] * cpu[name] / cpu["segresnet"] for name in ("dynunet", "swin_unetr", "mednext")
-    }
+    derived |= {name: gain["eager"] for name, gain in measured_gains().items() if name not in direct}
     assert stored.milliseconds == pytest.approx(derived, rel=0.005)
 
 
@@ -40,22 +41,32 @@ def gains_of(rows):
     }
 
 
-def test_gains_of_compiling_are_those_of_the_stored_result():
-    """As long as nobody has measured them, nobody has written them down either."""
-    stored, name = speeds(), "bench-compiled-cuda"
+def measured_gains():
+    """Return the gains of all stored results of networks with and without `torch.compile`."""
+    names = [name for name in result_names() if name.startswith("bench-compiled") and name.endswith("-cuda")]
+    found = {}
+    for result in map(read_result, names):
+        assert result.machine.name == speeds()["cuda"].machine
+        assert result.results["step"][0]["precision"] == "bfloat16"
+        gains = gains_of(result.results["step"])
+        assert not gains.keys() & found.keys()
+        found |= gains
+    return found
+
+
+def test_gains_of_compiling_are_those_of_the_stored_results():
+    stored, derived = speeds(), measured_gains()
     assert stored["cpu"].compiled == {}
-    if name not in result_names():
-        assert stored["cuda"].compiled == {}
-        return
-    result = read_result(name)
-    assert result.machine.name == stored["cuda"].machine
     assert stored["cuda"].compiled.keys() == {"bf16"}
-    assert result.results["step"][0]["precision"] == "bfloat16"
     written = {network: dict(gain) for network, gain in stored["cuda"].compiled["bf16"].items()}
-    derived = gains_of(result.results["step"])
     assert written.keys() == derived.keys()
     for network, gain in written.items():
         assert gain == pytest.approx(derived[network], rel=0.01)
+
+
+def test_every_network_that_can_be_compiled_was_measured():
+    padded = {name for name in list_models() if isinstance(create_model(name, patch_size=(32, 32, 32)), PaddedNetwork)}
+    assert measured_gains().keys() == padded
 
 
 def test_gains_are_times_of_a_forward_pass():

@@ -1,5 +1,7 @@
 """Fused kernels on a GPU, at the shapes of FHEAT-Seg: against float64 and the plain twins, in float32 and bf16."""
 
+from collections import defaultdict
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,21 +39,28 @@ def pair(name, **options):
 
 
 def logits_and_gradients(model, x, weights, mode, half):
-    """Return the logits and the gradient of each parameter."""
+    """Return the logits and the gradient of each parameter; single numbers of one kind, such as the `delta` of all
+    gates, are one gradient."""
     model.zero_grad()
     with kernels.use(mode):
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             logits = model(x)
         (logits.double() * weights).sum().backward()
-    return logits.detach(), *(parameter.grad for parameter in model.parameters())
+    gradients, numbers = [], defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.numel() == 1:
+            numbers[name.split(".")[-1]].append(parameter.grad.flatten())
+        else:
+            gradients.append(parameter.grad)
+    return logits.detach(), *gradients, *map(torch.cat, numbers.values())
 
 
 def assert_as_exact(fused, plain, expected, half, times=1.2):
     """Compare logits and all gradients together, `times` the error of plain code at most, and then each gradient by its
     own size.
 
-    The latter with more room, as a single number may happen to be exact in plain code. Where a gradient is zero but for
-    rounding, as that of a bias before a norm, or a sum in which much cancels, as that of a gate, the largest one is its
+    The latter with more room, as a few numbers may happen to be exact in plain code. Where a gradient is zero but for
+    rounding, as that of a bias before a norm, or a sum in which much cancels, as those of gates, the largest one is its
     measure: in bfloat16 the noise of such a bias was 0.2 % of that.
     """
     together = [(logits, torch.cat([one.flatten() for one in rest])) for logits, *rest in (fused, plain, expected)]
@@ -62,7 +71,7 @@ def assert_as_exact(fused, plain, expected, half, times=1.2):
     for index, (one, other, truth) in enumerate(zip(fused, plain, expected, strict=True)):
         off, plain_off = ((found.double() - truth).norm() for found in (one, other))
         room = 3e-2 * truth.norm() + 3e-3 * largest if half else 1e-4 * (truth.norm() + 1e-3 * largest)
-        assert off < 3 * plain_off + room, f"parameter {index - 1}"
+        assert off < 3 * plain_off + room, f"gradient {index - 1}"
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bf16"])

@@ -187,6 +187,25 @@ def loss_distances() -> str:
     return table(head, rows)
 
 
+def compile_gains() -> str:
+    """Return what `torch.compile` gains by network and how soon it is repaid, the greatest gain first."""
+    rows = []
+    for part in ("", "-convolutions", "-unetr-pp", "-swin-unetr"):
+        [found] = stored(f"bench-compiled{part}-cuda")["step"]
+        for compiled, seconds in found["compile_seconds"].items():
+            name = compiled.removesuffix("/compiled")
+            plain, quick = (found["milliseconds"][one] for one in (name, compiled))
+            rows.append((plain / quick, name, 1e3 / plain, 1e3 / quick, seconds, 1e3 * seconds / (plain - quick)))
+    head = ["network", "iterations per second", "compiled", "ratio", "seconds to compile", "repaid after"]
+    return table(
+        head,
+        [
+            [f"`{name}`", f"{plain:.1f}", f"{quick:.1f}", f"{ratio:.2f}", f"{seconds:.0f}", f"{round(after, -2):,.0f}"]
+            for ratio, name, plain, quick, seconds, after in sorted(rows, reverse=True)
+        ],
+    )
+
+
 def gpu_scans() -> str:
     """Return the seconds of the fastest round of twenty scans on a GPU."""
     return f"{min(stored('scans-cuda')['seconds']):.1f}"
