@@ -197,6 +197,7 @@ OPENED = {
     "system/files.py: open": "creates files",
     "system/files.py: os.open": "open_regular itself; flushes a folder",
     "system/machine.py: open": "a file of the system",
+    "system/neighbours.py: read_text": "a file of the system",
     "system/plugins.py: read_text": "the metadata of an installed package",
     "training/estimate.py: read_text": "a file of this package",
     "training/run_folder.py: open": "appends to the log, after rewind_log has read it",

@@ -367,3 +367,17 @@ def test_a_network_with_one_output_needs_a_region():
         Predictor(network, **options).segment(data)
     mask = Predictor(network, **options, card=Card(regions=(1,))).segment(data)
     assert np.array_equal(mask, (network(torch.from_numpy(data)[None, None])[0, 0] > 0).numpy())
+
+
+@pytest.mark.parametrize("runtime", ["torch", "openvino"])
+def test_batches_of_torch_on_a_cpu_choose_their_threads(runtime):
+    """A compiled network has threads of its own."""
+    if runtime != "torch":
+        pytest.importorskip("openvino")
+    torch.manual_seed(0)
+    network = create_model("miniature", patch_size=(16, 16, 16))
+    predictor, units = Predictor(network, device="cpu", runtime=runtime, flips=True), []
+    run = predictor._pace.unit
+    predictor._pace.unit = lambda amount: (units.append(amount), run(amount))[1]
+    predictor.segment(np.random.default_rng(0).normal(size=(24, 16, 16)).astype(np.float32))
+    assert sum(units) == (2 if runtime == "torch" else 0)

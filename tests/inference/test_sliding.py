@@ -2,6 +2,8 @@
 
 import itertools
 import tracemalloc
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -288,6 +290,30 @@ def test_fast_windows_average_what_they_see():
     steps = []
     SlidingWindow(nn.Identity(), windows, activation="none", progress=lambda *step: steps.append(step))(image)
     assert steps[-1] == (len(windows.corners((60, 45, 50))),) * 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_batches_choose_their_threads(batch):
+    """A forward pass with its flips is a unit of its number of windows; what a runtime takes one by one is none."""
+    image, net, units = torch.randn(1, 40, 33, 29), network(), []
+
+    class Recorded:
+        @contextmanager
+        def unit(self, amount):
+            units.append(amount)
+            yield
+
+    sliding = SlidingWindow(net, Windows(SIZE, STRIDE), batch=batch, pace=Recorded())
+    assert torch.equal(sliding(image), SlidingWindow(net, Windows(SIZE, STRIDE), batch=batch)(image))
+    assert sum(units) == sliding.count((40, 33, 29))
+    assert set(units) - {batch} <= set(range(1, batch))
+    del units[:]
+    replace(sliding, flips=True)(image)
+    assert sum(units) == sliding.count((40, 33, 29))
+    del units[:]
+    replace(sliding, each=lambda windows: map(net, windows))(image)
+    assert units == []
 
 
 @torch.no_grad()

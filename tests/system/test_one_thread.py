@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from fheat.system.threads import one_thread, usual_threads
+from fheat.system.threads import limited_threads, one_thread, usual_threads
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +97,36 @@ def test_a_body_in_a_body_and_one_that_fails():
     with pytest.raises(KeyError), one_thread():
         raise KeyError
     assert torch.get_num_threads() == usual_threads() == in_a_thread(torch.get_num_threads) == 3
+
+
+def test_a_thread_that_took_over_two_threads_has_the_number_of_the_process_after_a_body_of_its_own():
+    met, left, found = threading.Event(), threading.Event(), []
+
+    def late():
+        found.append(torch.get_num_threads())
+        met.set()
+        left.wait()
+        found.append(usual_threads())
+        with limited_threads(1):
+            found.append(usual_threads())
+        found.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=late)
+    with limited_threads(2):
+        thread.start()
+        met.wait()
+    left.set()
+    thread.join()
+    assert found == [2, 3, 3, 3]
+    assert torch.get_num_threads() == usual_threads() == in_a_thread(torch.get_num_threads) == 3
+
+
+def test_a_body_in_a_body_never_has_more_threads():
+    with limited_threads(2):
+        with limited_threads(3):
+            assert torch.get_num_threads() == 2
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            assert usual_threads() == 3
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 3

@@ -206,6 +206,17 @@ def compile_gains() -> str:
     )
 
 
+def neighbours() -> str:
+    """Return milliseconds of units of work beside so many busy programs, by how their threads are chosen."""
+    found = stored("neighbours-cpu")
+    rows = [
+        [work, beside, *(f"{value:,.0f}" for value in times.values())]
+        for work, by_count in found.items()
+        for beside, times in by_count.items()
+    ]
+    return table(["unit of work", "busy programs", "all threads", "one thread", "as chosen"], rows)
+
+
 def gpu_scans() -> str:
     """Return the seconds of the fastest round of twenty scans on a GPU."""
     return f"{min(stored('scans-cuda')['seconds']):.1f}"

@@ -35,6 +35,7 @@ from fheat.models.card import Card
 from fheat.models.ensemble import load_ensemble, sources_of
 from fheat.networks.registry import NetworkSpec
 from fheat.system.machine import usable_device as usable_device
+from fheat.system.pace import Pace
 from fheat.system.progress import Progress
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Predictor:
         else:
             forget_ahead()
         self._program, self._begun = resident_bytes(), peak_bytes() if was_opening() else 0
-        self._lock = RLock()
+        self._pace, self._lock = Pace() if self.device.type == "cpu" else None, RLock()
         self.sliding(None)
 
     @overload
@@ -306,6 +307,7 @@ class Predictor:
             members=self.uncertainty == "disagreement",
             each=self._run.each,
             progress=progress,
+            pace=self._pace if self.runtime == "torch" else None,
         )
 
     def _prepared(self, volume: Volume | PreparedScan) -> PreparedScan:
@@ -362,8 +364,7 @@ class Predictor:
             for part in sliding.stream(planes, scan.shape, scan.channels, scan.source_shape):
                 restorer.add(*part)
             del part  # a view that would keep the slab while components are found
-            undecided = self.precision == "auto"  # no window had foreground
-            precision = "float32" if undecided else self.precision
+            precision = self.precision.replace("auto", "float32")  # where no window had foreground
             return replace(restorer.prediction, runtime=self.runtime, precision=precision)
 
     def finish(self, prediction: Prediction) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fheat.data.planes import planes_at_once
 from fheat.inference.windows import LARGEST_BATCH, Triple, Weights, Windows, window_weights
+from fheat.system.pace import Pace
 from fheat.system.progress import Progress
 from fheat.system.threads import one_thread
 
@@ -65,6 +66,8 @@ class SlidingWindow:
     run. Flips go through `network`."""
     progress: Progress | None = None
     """A function called after each forward pass with the number of windows done and their total."""
+    pace: Pace | None = None
+    """Chooses the number of threads for batches that `network` maps on a CPU."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= LARGEST_BATCH:
@@ -184,6 +187,10 @@ class SlidingWindow:
 
     def forward(self, x: Tensor) -> Tensor:
         """Map a batch of windows, (B, C, *size), to what is averaged, (B, K, *size), J times K more with J members."""
+        with nullcontext() if self.pace is None else self.pace.unit(len(x)):
+            return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         if not self.flips:
             return self._activated(x)
         total = self._activated(x).clone()  # a network may use the memory of its output again

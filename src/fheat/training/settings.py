@@ -175,7 +175,8 @@ class OptimiserSettings(Section):
     precision: Literal["bf16", "fp32"] = "bf16"
     """Precision of forward and backward passes on a GPU; a CPU computes in float32."""
     deterministic: bool = False
-    """Whether a GPU uses only algorithms that repeat bit by bit."""
+    """Whether a GPU uses only algorithms that repeat bit by bit, and a CPU always all threads, even beside busy
+    programs."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Whether torch.compile builds kernels for the network, which takes a minute or more before the first iteration;
     for networks without kernels of fheat's own, such as SegResNet. auto does so where measurements say that the run

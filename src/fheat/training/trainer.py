@@ -8,12 +8,14 @@ What it has to tell goes through `Trainer.emit` to every observer that records l
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
 from fheat.system import processes
+from fheat.system.pace import Pace
 from fheat.training.prepare import Prepared
 
 LogLine = Mapping[str, Any]
@@ -79,12 +81,13 @@ class Trainer:
 
     def run(self) -> None:
         """Advance to the end, or raise `Stopped` after the iteration in which `stop` was called."""
-        group = processes.current()
+        group, pace = processes.current(), self.new_pace()
         self._tell("begin", self.observers)
         while not self.at_end:
             for observer in self.observers:
                 observer.before(self)
-            self.step()
+            with nullcontext() if pace is None else pace.unit():
+                self.step()
             self.done += 1
             reason = group.largest(self._stopping)  # a signal may come at any moment: only `stop` writes there
             due = [observer for observer in self.observers if observer.due(self)]
@@ -93,6 +96,11 @@ class Trainer:
             if reason and not self.at_end:
                 raise Stopped(self.done, reason)
         self._tell("end", self.observers)
+
+    def new_pace(self) -> Pace | None:
+        """Return what chooses the threads of one kind of work; None on a GPU and in runs that repeat bit by bit."""
+        steady = self.settings.optimiser.deterministic or self.step.iteration.device.type != "cpu"
+        return None if steady else Pace()
 
     def stop(self, reason: int = 1) -> None:
         """Ask the run to save its state after the iteration it is in, and to raise `Stopped`.

@@ -15,6 +15,7 @@ from fheat.models.card import Card, Window
 from fheat.models.folder import save
 from fheat.networks.padded import as_written
 from fheat.system import processes
+from fheat.system.pace import Pace
 from fheat.system.progress import Progress, silent
 from fheat.training.run_folder import RunFolder
 from fheat.training.scans import ValidationScan
@@ -26,6 +27,11 @@ class Validation(Observer):
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
+        self._pace: Pace | None = None
+
+    def begin(self, trainer: Trainer) -> None:
+        """Let the windows choose a number of threads of their own."""
+        self._pace = trainer.new_pace()
 
     def due(self, trainer: Trainer) -> bool:
         """Return whether it is time, in a run that has validation scans."""
@@ -45,7 +51,7 @@ class Validation(Observer):
         show(0, len(scans))
         network = trainer.step.result
         with as_written(network):  # windows have other shapes than crops, for which kernels would be built anew
-            scores = validate(network, scans, prepared.windows, prepared.classes, progress=show)
+            scores = validate(network, scans, prepared.windows, prepared.classes, progress=show, pace=self._pace)
         trainer.latest = mean = sum(scores.values()) / len(scores)
         trainer.emit([{"iteration": trainer.done, "validation": mean, "cases": scores}])
         if trainer.best is None or mean > trainer.best:
@@ -64,6 +70,7 @@ def validate(
     classes: Classes,
     *,
     progress: Progress = silent,
+    pace: Pace | None = None,
 ) -> dict[str, float]:
     """Return the Dice of every scan, mean over foreground classes or regions, by the real sliding window.
 
@@ -74,7 +81,8 @@ def validate(
     training = model.training
     model.eval()
     activation: Activation = "sigmoid" if classes.regions else "softmax"
-    sliding = SlidingWindow(model, windows, activation=activation, batch=16 if device.type == "cuda" else 2)
+    batch = 16 if device.type == "cuda" else 2
+    sliding = SlidingWindow(model, windows, activation=activation, batch=batch, pace=pace)
     scores = {}
     for done, (name, image, label) in enumerate(scans, start=1):
         x = torch.from_numpy(image[None] if image.ndim == 3 else np.moveaxis(image, -1, 0).copy()).to(device)
